@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,7 +18,11 @@ _MENDED_WRONG_SETS = range(691, 695)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
-_TOKENS = {("wide", 24): 90_000, ("wide", 40): 90_000, ("many", 24): 60_000, ("many", 40): 100_000}
+_TOKENS = {
+    "wide": {24: 90_000, 40: 90_000},
+    "many": {24: 60_000, 40: 100_000},
+    "many-again": {24: 60_000, 40: 100_000},
+}
 _MOST = 30_000
 _FLOORS = ("floor", "ceiling")
 _BESIDE = {
@@ -26,6 +30,12 @@ _BESIDE = {
     "parts": ("trunk", "reference-pareto", "gepa-sampling"),
 }
 _LED = ("gepa", "combee", "union", *_FLOORS)
+# Numbers, and methods by pass.
+_MANY_RULES: Mapping[str, tuple[range, tuple[tuple[str, ...], ...]]] = {
+    "wide": (_WIDE_SETS, (("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest"),)),
+    "many": (_MANY_SETS, (("gepa", "combee", "memory"), ("playbook",))),
+    "many-again": (_MANY_SETS, (("combee", "memory"),)),
+}
 _AGGREGATORS = ("combee", "trunk")
 # Rules or labels, numbers and methods of the parts that are run set by set.
 _SET_BY_SET = {
@@ -51,6 +61,7 @@ PARTS = (
     "mended",
     "mended-wrong",
     "many",
+    "many-again",
 )
 """Parts of the study, the most important first."""
 
@@ -79,12 +90,12 @@ class Cell:
     @property
     def tokens(self) -> int:
         """Tokens that a search may take."""
-        return _TOKENS.get((self.part, self.size), _MOST)
+        return _TOKENS[self.part][self.size] if self.has_many_rules else _MOST
 
     @property
     def has_many_rules(self) -> bool:
         """Whether rows and answers have the sizes of tasks with 24 and 40 rules."""
-        return self.part in ("wide", "many")
+        return self.part in _TOKENS
 
 
 def planned(part: str) -> Iterator[Cell]:
@@ -105,11 +116,7 @@ def planned(part: str) -> Iterator[Cell]:
 
 
 def _planned_many_rules(part: str) -> Iterator[Cell]:
-    if part == "many":
-        numbers, passes = _MANY_SETS, (("gepa", "combee", "memory"), ("playbook",))
-    else:
-        wide = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
-        numbers, passes = _WIDE_SETS, (wide,)
+    numbers, passes = _MANY_RULES[part]
     for rules, names in product((24, 40), passes):
         for number, method in product(numbers, names):
             yield Cell(part, method, rules, number)
