@@ -79,21 +79,23 @@ def ends(text: str) -> str:
 def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
     """Return texts; the parts of a lone one that speaks of several mistakes at once.
 
-    Parts are what its citations divide, else its sentences, which all have the citation of the
-    first. A text that cites few examples is one lesson, and so is one about few mistakes.
+    Parts are what its citations divide, else its sentences, which all have its citation. A text
+    that cites few examples is one lesson, and so is one about few mistakes.
     """
     if len(texts) != 1:
         return list(texts)
     if len(parts := _between_citations(texts[0], len(items))) > 1:
         return parts
-    first, *others = sentences(texts[0])
-    citation = _LEADING.match(first)
+    text = texts[0]
+    citation = _LEADING.match(text) or _TRAILING.search(text)
     is_of_few = citation and len(_NUMBER.findall(citation[1])) < _SEVERAL
+    wording = text[: citation.start()] + text[citation.end() :] if citation else text
+    parts = sentences(wording)
     mistakes = sum(not item.perfect for item in items)
-    if is_of_few or min(mistakes, len(others) + 1) < _SEVERAL:
+    if is_of_few or min(mistakes, len(parts)) < _SEVERAL:
         return list(texts)
-    prefix = citation[0] if citation else ""
-    return [first, *(prefix + other for other in others)]
+    prefix = f"[{citation[1]}] " if citation else ""
+    return [prefix + part for part in parts]
 
 
 def _between_citations(text: str, most: int) -> list[str]:

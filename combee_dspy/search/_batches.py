@@ -93,7 +93,11 @@ class Minibatches:
         return order
 
     async def size(self, step: int, decision: BatchDecision) -> int:
-        """Return the size of the next minibatch; 0 where the budget has no room for one."""
+        """Return the size of the next minibatch; 0 where no rollouts are left for one.
+
+        Raises:
+            BudgetReached: A limit on cost does not pay for one.
+        """
         size = await self._paid(step, self._affordable(step, decision))
         if size:
             self.decisions.append(decision)
@@ -178,22 +182,23 @@ class Minibatches:
         return 0 if step and size < fewest else size
 
     async def _paid(self, step: int, size: int) -> int:
-        """Return how many of so many rows the limits on cost pay for; 0 where these are too few.
+        """Return how many of so many rows the limits on cost pay for.
 
         Costs depend on what has ended by now, and a replay may hold no limit: recorded.
+
+        Raises:
+            BudgetReached: They pay for too few.
         """
         place = f"paid/{step}"
-        past = self.effects.past_decision(place)
+        past, purse = self.effects.past_decision(place), self.effects.purse
         if past is not None:
             return min(size, past)
         # What a row costs is known once rollouts have ended: traces take none.
-        if not step or not size or self.reads_traces or not self.effects.purse.limits_cost:
+        if not step or not size or self.reads_traces or not purse.limits_cost:
             return size
         # The first update may take what it needs: without a text nothing is validated.
-        self.effects.purse.keep_validation(self.pool.size)
-        paid = self.effects.purse.rows_paid(size)
-        if paid < min(_FEWEST, size):
-            return 0  # a larger budget may pay for it
+        purse.keep_validation(self.pool.size)
+        paid = purse.rows_paid(size, min(_FEWEST, size))
         return int(await self.effects.decide(place, lambda: paid, step=step))
 
     def _fits(self, rollouts: int) -> bool:
@@ -219,6 +224,7 @@ class Minibatches:
         if self.reads_traces:
             rows = self._traces[self._read : self._read + size]
             self._read += size
+            self.effects.purse.recorded += size
             # No rollout is bought: no component has to wait for its turn.
             parent = dataclasses.replace(parent, components=self.task.components)
         else:

@@ -83,6 +83,7 @@ class Purse(RolloutBudget, TimeBudget):
         by_tokens: Whether a call's maximum by ``max_tokens`` matters.
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether an effect may have to wait, or be refused: cost or time is limited.
+        recorded: Rows of traces that were read: they cost readings alone.
         postponed: Whether room was refused that is held for a while for what was in flight at a
             kill: the run may go on once that is free.
     """
@@ -105,6 +106,7 @@ class Purse(RolloutBudget, TimeBudget):
         self.limits_cost = bool(np.isfinite(self._limits).any())
         self.grants = self.limits_cost or self._seconds is not None
         self.postponed = False
+        self.recorded = 0
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
         self._lost = LostCosts()
         self._booked = zeros()
@@ -270,16 +272,21 @@ class Purse(RolloutBudget, TimeBudget):
         coming = rollouts + self._under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
         return bool(self._passed_by(self._used(), coming * self._row_cost))
 
-    def rows_paid(self, most: int) -> int:
+    def rows_paid(self, most: int, fewest: int) -> int:
         """Return how many rows of an update the limits on cost likely pay for, at most ``most``.
 
         Its readings count, and so do the updates in flight and what is kept back.
+
+        Raises:
+            BudgetReached: They pay for less than ``fewest``.
         """
-        each = self._row_cost
-        left = self._limits - self._used() - self._kept_back - self._under_way * each
+        each, used = self._row_cost, self._used()
+        if reason := self._refused_by(used, (self._under_way + fewest) * each, self._kept_back):
+            raise BudgetReached(f"{reason}: not enough for another update")
+        left = self._limits - used - self._kept_back - self._under_way * each
         # What costs nothing, or what nobody knows, limits nothing.
         costs = (each > 0) & np.isfinite(left)
-        return max(0, min([most, *(left[costs] // each[costs]).astype(int).tolist()]))
+        return int(min([most, *np.maximum(left[costs] // each[costs], fewest)]))
 
     @property
     def _row_cost(self) -> Amounts:
@@ -288,7 +295,8 @@ class Purse(RolloutBudget, TimeBudget):
         """
         rollout = self._kinds["rollout"]
         rollout_alone = rollout.dearest if rollout.ended else self._most("rollout")
-        return np.maximum(_READING * rollout_alone, self._used() / max(rollout.ended, 1))
+        rows = max(rollout.ended + self.recorded, 1)
+        return np.maximum(_READING * rollout_alone, self._used() / rows)
 
     def _used(self, sent_again: int = 0) -> Amounts:
         """Return what is booked, held or likely lost, and calls that are sent again."""
@@ -330,16 +338,6 @@ class Purse(RolloutBudget, TimeBudget):
         beside = f", beside {apart[first]:g} for a last validation" if apart[first] else ""
         held = self._lost.describe_held(first)
         return f"{text}, and the next may take {more[first]:g}{beside}{held}"
-
-    def describe_room(self) -> str:
-        """Return what is left of the limits, in words."""
-        if self.room is not None:
-            return super().describe_room()
-        used = self._used()
-        share = used / self._limits
-        first = int(np.nanargmax(share))
-        text = f"{used[first]:g} of {self._limits[first]:g} {UNITS[first]} are spent"
-        return f"{text}, beside {self._kept_back[first]:g} for a last validation"
 
     def passed(self) -> list[str]:
         """Return by how much limits were passed, a sentence each."""

@@ -213,7 +213,7 @@ class Growing(Keeper):
         proving = Proving(self.pool, self.books, self.proposer.allows)
         if not was_cut:
             await proving.prove(self._text(last), self._basis)
-        elif not joined:
+        elif not joined and not purse.postponed:
             # An update that was cut leaves nothing: where the run goes on, it does not begin.
             await proving.validate(self._text(self._committed - 1))
         return self.pool.select(*choose_version(self.pool.members))

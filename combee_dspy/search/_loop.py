@@ -142,9 +142,10 @@ class Loop:
             decision = await self.batches.decide(step, "/again")
         size = await self.batches.size(step, decision)
         if not size:
-            reason = f"{self.effects.purse.describe_room()}: not enough for another update"
-            ends = self.effects.purse.limits_cost  # what is spent may differ where it is run again
-            self.reason = await self.ending.cut_off(step, reason) if ends else reason
+            left, aside = self.effects.purse.room, self.effects.purse.set_aside
+            tests = f", beside {aside} to test the lines" if aside else ""
+            rollouts = "rollout" if left == 1 else "rollouts"
+            self.reason = f"{left} {rollouts} left{tests}: not enough for another update"
             return False
         parent = await self.keeper.parent(step)
         self.ending.begin()

@@ -12,6 +12,7 @@ from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._choices import compare
+from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._time_budget import BudgetReached
@@ -59,6 +60,9 @@ class Proving:
 
     async def validate(self, newest: Candidate) -> None:
         """Validate the last text of a run that a limit on cost has ended, and test nothing."""
+        # What the update that was cut has taken is not taken where the run is compiled again.
+        place, left = f"left/{budget_digest(self.pool.task)}", self._trials.left
+        self._trials.left = await self.pool.effects.decide(place, lambda: left)
         with suppress(BudgetReached):
             await self._validate(newest, {})
 
@@ -97,12 +101,8 @@ class Proving:
         if text.id == self._member.candidate.id or 2 * most < len(rows):
             return
         part = [rows[place * len(rows) // most] for place in range(most)]  # rows may be sorted
-        draws = await (
-            self._trials.validate(text, part)
-            if self._is_limited
-            else validate_paid(self._trials, text, part)
-        )
-        if draws is not None and 2 * len(draws) >= len(rows):
+        draws = await validate_paid(self._trials, text, part)
+        if 2 * len(draws) >= len(rows):
             self._join(text, draws, list(self.books.now), is_part=len(draws) < len(rows))
 
     async def _serve_exceptions(self) -> None:

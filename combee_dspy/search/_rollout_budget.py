@@ -51,11 +51,6 @@ class RolloutBudget:
         used = student + earlier + own
         return max(0, self.limits.rollouts - used - self._under_way - self.set_aside)
 
-    def describe_room(self) -> str:
-        """Return how many rollouts are left, in words."""
-        tests = f", beside {self.set_aside} to test the lines" if self.set_aside else ""
-        return f"{self.room} {'rollout' if self.room == 1 else 'rollouts'} left{tests}"
-
     @property
     def _under_way(self) -> int:
         """What updates under way have reserved."""

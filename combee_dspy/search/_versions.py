@@ -96,8 +96,9 @@ async def validate_paid(trials: Trials, text: Candidate, rows: Sequence[int]) ->
     """
     effects = trials.pool.effects
     place = f"paid/last/{budget_digest(trials.pool.task)}"
+    past = effects.past_decision(place)
     results = await asyncio.gather(
-        *(trials.validate(text, [row]) for row in effects.past_decision(place) or rows),
+        *(trials.validate(text, [row]) for row in (rows if past is None else past)),
         return_exceptions=True,
     )
     draws: dict[int, Sequence[Rollout]] = {}
@@ -105,7 +106,7 @@ async def validate_paid(trials: Trials, text: Candidate, rows: Sequence[int]) ->
         if isinstance(result, BaseException) and not isinstance(result, BudgetReached):
             raise result
         draws.update(result if isinstance(result, Mapping) else {})
-    if len(draws) < len(rows):
+    if len(draws) < len(rows) and not effects.purse.postponed:
         await effects.decide(place, lambda: sorted(draws))
     return draws
 

@@ -27,10 +27,12 @@ from combee_dspy.journal._writer import Writer
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search import _earlier
+from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._earlier import earlier_costs, lost_effects
 from combee_dspy.search._growing import Growing
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
 from tests.slow import slow_but
@@ -283,6 +285,34 @@ def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(name: str, share:
         World.made().compile(budget=Budget(**{name: int(share * spent)}), **arguments).combee_report
     )
     assert report.best_score > report.seed_score
+
+
+def test_a_run_that_rollouts_end_tests_its_lines_beside_a_limit_on_cost() -> None:
+    def compiled(**limits: int) -> Any:
+        return (
+            World.made()
+            .compile(
+                budget=Budget(rollouts=46, **limits),
+                search=Search(keep="trunk", staleness=0),
+                reflection_minibatch_size=8,
+                train=48,
+            )
+            .combee_report
+        )
+
+    alone, beside = compiled(), compiled(tokens=10**9)
+    assert beside.reason == alone.reason
+    assert "rollouts left" in alone.reason
+    assert beside.costs.total.calls == alone.costs.total.calls
+
+
+def test_rows_that_cannot_be_paid_for_while_a_kill_holds_room_end_no_run_for_good() -> None:
+    held = Lost(is_rollout=True, most={"calls": 50.0}, until=time.time() + 600)
+    usage = [CallUsage("task", "scripted/task", calls=1)]
+    purse = Purse(Limits(calls=60), [("rollout", usage)] * 8, [held])
+    with pytest.raises(BudgetReached, match="held until"):
+        purse.rows_paid(8, 3)
+    assert purse.postponed
 
 
 def test_a_replay_waits_where_the_run_did(tmp_path: Path) -> None:
@@ -876,6 +906,10 @@ def test_dollars_can_be_limited_where_a_service_that_counts_no_tokens_costs_noth
 ) -> None:
     monkeypatch.setattr("combee_dspy.costs._calls._tokens", lambda usage, *names: None)
     costs = Costs(prices={"scripted/task": Price(0, 0), "scripted/proposer": Price(0, 0)})
-    report = World.made().compile(budget=Budget(dollars=1, updates=1), costs=costs).combee_report
+    report = (
+        World.made()
+        .compile(budget=Budget(dollars=1, updates=2), costs=costs, reflection_minibatch_size=8)
+        .combee_report
+    )
     assert report.costs.total.dollars == 0
-    assert report.reason == "1 updates are done"
+    assert report.reason == "2 updates are done"

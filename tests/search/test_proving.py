@@ -85,8 +85,12 @@ class Bench:
         ]
         self.all_rows = self.validation
         self.size, self.purse, self.effects = self.rows * self.draws, self, self
-        self.task = SimpleNamespace(settings=SimpleNamespace(perfect_score=1.0))
+        settings = SimpleNamespace(perfect_score=1.0, budget=None)
+        self.task = SimpleNamespace(settings=settings, limits=None)
         self.texts = SimpleNamespace(example=lambda example: example)
+
+    def past_decision(self, _: str) -> None:
+        return None
 
     def emit(self, event: object, **_: Any) -> None:
         self.tested += [event] if isinstance(event, LessonTested) else []
