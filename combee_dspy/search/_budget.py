@@ -62,8 +62,8 @@ class Purse(RolloutBudget, TimeBudget):
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
       most one more than have ended are in flight.
     - A call that is sent again asks first: :meth:`send_again`.
-    - What the student's validation has cost is kept back for that of the last text: validations
-      alone may take it (:meth:`keep_validation`).
+    - From the second update on, the likely cost of a validation is kept back for the last text:
+      validations alone may take it (:meth:`keep_validation`).
     - An effect that was in flight at a kill counts with its maximum while a service may be working
       on it, and then with the mean of its kind: a kill must not eat a budget. A call whose answer
       was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.

@@ -287,8 +287,8 @@ def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(name: str, share:
     assert report.best_score > report.seed_score
 
 
-def test_a_run_that_rollouts_end_tests_its_lines_beside_a_limit_on_cost() -> None:
-    def compiled(**limits: int) -> Any:
+def test_rollouts_that_run_out_beside_a_limit_on_cost_cut_no_run_off(tmp_path: Path) -> None:
+    def compiled(name: str, **limits: int) -> Any:
         return (
             World.made()
             .compile(
@@ -296,14 +296,17 @@ def test_a_run_that_rollouts_end_tests_its_lines_beside_a_limit_on_cost() -> Non
                 search=Search(keep="trunk", staleness=0),
                 reflection_minibatch_size=8,
                 train=48,
+                log_dir=tmp_path / name,
             )
             .combee_report
         )
 
-    alone, beside = compiled(), compiled(tokens=10**9)
+    alone, beside = compiled("alone"), compiled("beside", tokens=10**9)
     assert beside.reason == alone.reason
     assert "rollouts left" in alone.reason
     assert beside.costs.total.calls == alone.costs.total.calls
+    ended = "SELECT key FROM effect WHERE key LIKE 'decision/end/%'"
+    assert not rows(tmp_path / "beside", ended), "a run that is cut off tests no line"
 
 
 def test_rows_that_cannot_be_paid_for_while_a_kill_holds_room_end_no_run_for_good() -> None:
