@@ -62,8 +62,9 @@ class Purse(RolloutBudget, TimeBudget):
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
       most one more than have ended are in flight.
     - A call that is sent again asks first: :meth:`send_again`.
-    - From the second update on, the likely cost of a validation is kept back for the last text:
-      validations alone may take it (:meth:`keep_validation`).
+    - From the first reading on, the likely cost of half a validation is kept back for the last
+      text, and from the second update on that of a whole one: validations alone may take it, and
+      the rollouts of the first update (:meth:`keep_validation`).
     - An effect that was in flight at a kill counts with its maximum while a service may be working
       on it, and then with the mean of its kind: a kill must not eat a budget. A call whose answer
       was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.
@@ -123,11 +124,20 @@ class Purse(RolloutBudget, TimeBudget):
             self._lost.add(effect)
 
     def keep_validation(self, rollouts: int) -> None:
-        """Keep back the cost of a last validation, by the mean of the rollouts so far."""
+        """Keep back the cost of a last validation, by the mean of the rollouts so far. What is kept
+        back already stays.
+        """
         rollout = self._kinds["rollout"]
         mean = rollout.total / rollout.ended if rollout.ended else zeros()
         # Nobody knows some costs.
-        self._kept_back = rollouts * np.nan_to_num(mean)
+        self._kept_back = np.maximum(self._kept_back, rollouts * np.nan_to_num(mean))
+
+    @property
+    def pays_validation(self) -> bool:
+        """Whether what was learned before a limit cut a call may still be validated: not once the
+        time is over, and not where a kill holds room for a while, since then the run goes on.
+        """
+        return bool(self._kept_back.any()) and not self.is_over and not self.postponed
 
     def begin_last(self) -> None:
         """Let the last validation and tests have all that was set aside or kept back for them.
@@ -138,14 +148,14 @@ class Purse(RolloutBudget, TimeBudget):
         self.exhausted = self.exhausted and self.postponed
 
     async def reserve_cost(
-        self, kind: str, bound: Amounts | None = None, *, validates: bool = False
+        self, kind: str, bound: Amounts | None = None, *, is_due: bool = False
     ) -> Mapping[str, float]:
         """Reserve the maximum cost of one effect, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Effects of a kind cost alike.
             bound: What one of its LM calls costs at most, where that is known.
-            validates: Whether it may take what is kept back for a validation.
+            is_due: Whether it may take what is kept back for a validation.
 
         Returns:
             What it may cost, of what is limited.
@@ -158,15 +168,15 @@ class Purse(RolloutBudget, TimeBudget):
                 self._kinds[kind].bound = np.maximum(self._kinds[kind].bound, bound)
         # Whoever asks first goes first: the student's validation before all else.
         async with self._turn:
-            while not self._reserved(kind, validates=validates):
+            while not self._reserved(kind, is_due=is_due):
                 if self._settled is None:
                     self._settled = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._settled)
         return self._limited(self._most(kind)) if self.limits_cost else {}
 
-    def _reserved(self, kind: str, *, validates: bool) -> bool:
+    def _reserved(self, kind: str, *, is_due: bool) -> bool:
         with self._lock:
-            if self._must_wait(kind, zeros() if validates else self._kept_back):
+            if self._must_wait(kind, zeros() if is_due else self._kept_back):
                 return False
             self._kinds[kind].in_flight += 1
             return True

@@ -150,7 +150,8 @@ class Buyer:
         most = await purse.reserve_cost(
             kind,
             bound() if purse.by_tokens else None,
-            validates=effect.purpose == "validation",
+            # Without the first update's rollouts there is nothing to validate.
+            is_due=effect.purpose == "validation" or (effect.kind, effect.step) == ("rollout", 0),
         )
         reserved = time.time()
         effect = replace(effect, started=reserved)

@@ -141,7 +141,7 @@ class CandidatePool:
         if heldout and rollouts:
             seconds = fmean(rollout.seconds for rollout in rollouts)
             rounds = math.ceil(heldout / self.effects.slots.capacity)
-            self.effects.purse.keep_back(seconds * rounds)
+            self.effects.purse.reserve_heldout(seconds * rounds)
 
     def join(self, candidate: Candidate, parents: Sequence[int], step: int, draws: Draws) -> Member:
         """Take in a validated candidate that update ``step`` made; the student has no parents."""

@@ -41,10 +41,15 @@ class TimeBudget:
         Raises:
             BudgetReached: The time is over.
         """
-        if self.left is not None and self.left <= self.reserve:
+        if self.is_over:
             raise BudgetReached(self.time_is_over())
 
-    def keep_back(self, seconds: float) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more may begin, but for the held-out set."""
+        return self.left is not None and self.left <= self.reserve
+
+    def reserve_heldout(self, seconds: float) -> None:
         """Keep time for the held-out set: twice what it may take and a second, at most half."""
         if self._seconds is not None:
             self.reserve = min(2 * seconds + 1.0, self._seconds / 2)

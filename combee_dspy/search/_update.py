@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import dspy
@@ -136,7 +135,7 @@ class UpdateLearner:
         self, running: _Running, component: str
     ) -> tuple[Lessons, tuple[Reflection, ...]]:
         plan = running.plan
-        context = self.contexts.make(component, plan.parent.candidate, plan.step)
+        context = self._context(component, plan)
         reflections = [
             asyncio.ensure_future(self._reflect(running, position, component, context))
             for position in range(len(plan.rows))
@@ -162,6 +161,10 @@ class UpdateLearner:
     ) -> Reflection | None:
         row = running.plan.rows[position]
         rollout = await asyncio.shield(running.rollouts[position])
+        if running.plan.step == 0:
+            # Readings begin: what they leave of a limit on cost pays for half a validation, which
+            # says enough. Later updates are cut to what leaves a whole one.
+            self.effects.purse.keep_validation(-(-self.contexts.pool.size // 2))
         # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among
         # the rollouts.
         if not await asyncio.shield(running.teaches):
@@ -194,40 +197,57 @@ class UpdateLearner:
         wordings = _wordings(learned.lessons[component])
         if self._aggregator is None or not wordings:
             return ()
-        step, parent = learned.plan.step, learned.plan.parent.candidate
-        context = self.contexts.make(component, parent, step)
+        context = self._context(component, learned.plan)
         artifact = self._settings.artifact
         context = replace(
             context,
             text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
             book=book,
             reflections=read,
-            call=partial(_call_or_cut, self.effects, context.call, step),
         )
         return await self._aggregator.relate(wordings, context)
 
+    def _context(self, component: str, plan: UpdatePlan) -> StrategyContext:
+        context = self.contexts.make(component, plan.parent.candidate, plan.step)
+        return replace(context, call=CallOrCut(self.effects, context.call, component, plan.step))
 
-async def _call_or_cut(
-    effects: Effects,
-    call: AskFn,
-    step: int,
-    signature: type[dspy.Signature],
-    inputs: Mapping[str, Any],
-    place: tuple[str | int, ...],
-    role: Role,
-) -> dspy.Prediction | FailedCall:
-    """Ask an LM. A call that a budget cuts has failed, and stays so in a run that goes on with a
-    larger one: earlier comparisons are paid for, and count.
+
+@dataclass(frozen=True, slots=True)
+class CallOrCut:
+    """Asks LMs for one component of an update.
+
+    Where a validation is kept back, a call that a budget cuts has failed, and stays so in a run
+    that goes on with a larger one: earlier readings and comparisons are paid for, and count.
     """
-    decision = f"relate/{step}/{'/'.join(map(str, place))}"
-    reason = effects.past_decision(decision)
-    if reason is None:
-        try:
-            return await call(signature, inputs, place, role)
-        except BudgetReached as reached:
-            cut = f"BudgetReached: {reached}"
-        reason = await effects.decide(decision, lambda: cut, step=step)
-    return FailedCall(reason)
+
+    effects: Effects
+    call: AskFn
+    component: str
+    step: int
+
+    async def __call__(
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
+    ) -> dspy.Prediction | FailedCall:
+        """Ask an LM.
+
+        Raises:
+            BudgetReached: The budget leaves no room, and what was learned before is lost.
+        """
+        decision = f"cut-call/{self.component}/{self.step}/{'/'.join(map(str, place))}"
+        reason = self.effects.past_decision(decision)
+        if reason is None:
+            try:
+                return await self.call(signature, inputs, place, role)
+            except BudgetReached as reached:
+                if not self.effects.purse.pays_validation:
+                    raise
+                cut = f"BudgetReached: {reached}"
+            reason = await self.effects.decide(decision, lambda: cut, step=self.step)
+        return FailedCall(reason)
 
 
 def _wordings(lessons: Lessons) -> list[str]:

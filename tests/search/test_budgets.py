@@ -287,6 +287,27 @@ def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(name: str, share:
     assert report.best_score > report.seed_score
 
 
+@pytest.mark.parametrize(("name", "share"), [("tokens", 0.6), ("tokens", 0.7), ("calls", 0.9)])
+def test_what_was_read_before_a_limit_on_cost_is_validated(
+    tmp_path: Path, name: str, share: float
+) -> None:
+    """On half of the rows or more, and so again where the run is compiled again."""
+    arguments: dict[str, Any] = {
+        "search": Search(keep="trunk", staleness=0),
+        "reflection_minibatch_size": 24,
+        "train": 48,
+    }
+    total = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total
+    spent = total.calls if name == "calls" else total.tokens
+    arguments |= {"budget": Budget(**{name: int(share * spent)}), "log_dir": tmp_path}
+    report = World.made().compile(**arguments).combee_report
+    assert report.best_score > report.seed_score
+    world = World.made()
+    again = world.compile(**arguments).combee_report
+    assert (again.best_score, again.reason) == (report.best_score, report.reason)
+    assert not world.asked
+
+
 def test_rollouts_that_run_out_beside_a_limit_on_cost_cut_no_run_off(tmp_path: Path) -> None:
     def compiled(name: str, **limits: int) -> Any:
         return (
