@@ -5,9 +5,9 @@ nobody knows: effects in flight at a kill, and calls whose answers were lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, isnan, nan
 
 import dspy
 import numpy as np
@@ -25,9 +25,12 @@ UNITS = ("calls", "tokens", "dollars", "GPU-seconds")
 Amounts = NDArray[np.float64]
 """A number for each of :data:`COUNTED`; NaN where nobody knows it, so that it passes no limit."""
 
-_CALLS = 0
+_CALLS, _TOKENS = 0, 1
 # Tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200.
 _FRAME = 256
+# Prompts may hold this multiple of the tokens a byte that the densest of their kind held so far:
+# code and rare words take twice as many as plain English.
+_DENSER = 1.5
 
 
 def cost_of(usage: Iterable[CallUsage]) -> Amounts:
@@ -44,28 +47,86 @@ def cost_of(usage: Iterable[CallUsage]) -> Amounts:
     )
 
 
-def largest_call(lms: Iterable[dspy.BaseLM], texts: Iterable[str], tariff: Tariff) -> Amounts:
-    """Return the tokens and dollars that one call with these texts in its prompt costs at most.
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What effects have cost together, and likely have where nobody knows it.
 
-    Zeros where an LM has no ``max_tokens``: its answers may be of any length.
+    Attributes:
+        calls: LM calls that went to a service.
+        tokens: Prompt and completion tokens.
+        dollars: ``None`` once a call without a price was made.
+        gpu_seconds: ``None`` while nobody counts them.
+    """
+
+    calls: int
+    tokens: int
+    dollars: float | None
+    gpu_seconds: float | None
+
+    @classmethod
+    def of(cls, amounts: Amounts, *, counts_gpus: bool) -> Spent:
+        """Return amounts by name."""
+        calls, tokens, dollars, seconds = amounts.tolist()
+        priced = None if isnan(dollars) else dollars
+        return cls(round(calls), round(tokens), priced, seconds if counts_gpus else None)
+
+
+@dataclass(frozen=True, slots=True)
+class LargestCall:
+    """What one LM call takes at most.
+
+    Attributes:
+        prompt: By its prompt, if each byte is a token: no token is shorter.
+        answer: By an answer as long as its LM allows.
+    """
+
+    prompt: Amounts
+    answer: Amounts
+
+    def or_larger(self, other: LargestCall | None) -> LargestCall:
+        """Return what either of two calls takes at most."""
+        if other is None:
+            return self
+        return LargestCall(
+            np.maximum(self.prompt, other.prompt), np.maximum(self.answer, other.answer)
+        )
+
+
+def largest_call(
+    lms: Iterable[dspy.BaseLM], texts: Iterable[str], tariff: Tariff
+) -> LargestCall | None:
+    """Return what one call with these texts in its prompt takes at most.
+
+    ``None`` where an LM has no ``max_tokens``: its answers may be of any length.
 
     Args:
         lms: Whoever may be asked; the dearest counts.
-        texts: Parts of the prompt. No token is shorter than a byte.
+        texts: Parts of the prompt.
         tariff: Has the prices.
     """
     prompt = _FRAME + sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    tokens = dollars = 0.0
+    largest: LargestCall | None = None
     for lm in lms:
         options = getattr(lm, "kwargs", {})
         answer = options.get("max_tokens") or options.get("max_completion_tokens")
         if answer is None:
-            return zeros()
+            return None
         answer *= options.get("n") or 1
-        tokens = max(tokens, prompt + answer)
-        if (price := tariff.price(lm.model)) is not None:
-            dollars = max(dollars, price.dollars(prompt, answer))
-    return np.array([0.0, tokens, dollars, 0.0])
+        price = tariff.price(lm.model)
+        prompt_dollars = 0.0 if price is None else price.dollars(prompt, 0)
+        answer_dollars = 0.0 if price is None else price.dollars(0, answer)
+        call = LargestCall(
+            np.array([0.0, prompt, prompt_dollars, 0.0]),
+            np.array([0.0, answer, answer_dollars, 0.0]),
+        )
+        largest = call.or_larger(largest)
+    return largest
+
+
+def times_paid(room: Amounts, price: Amounts) -> float:
+    """Return how often a room pays a price; what nobody knows limits nothing."""
+    costs = (price > 0) & np.isfinite(room)
+    return min(room[costs] // price[costs], default=inf)
 
 
 def zeros() -> Amounts:
@@ -81,8 +142,10 @@ class KindCosts:
         in_flight: How many have reserved their cost and are not settled.
         ended: How many are settled.
         answered: Their calls that a service answered.
+        charged: How many of them asked a service.
         is_free: Whether one of them asked no LM.
-        bound: What one LM call costs at most, by :func:`largest_call`; zeros where unknown.
+        bound: What one LM call takes at most, by :func:`largest_call`; ``None`` where unknown.
+        densest: Tokens a byte of the densest prompts so far, the mean of an effect's; 0 for none.
         dearest: The most that one of them has cost.
         total: What they have cost together.
     """
@@ -90,16 +153,23 @@ class KindCosts:
     in_flight: int = 0
     ended: int = 0
     answered: int = 0
+    charged: int = 0
     is_free: bool = False
-    bound: Amounts = field(default_factory=zeros)
+    bound: LargestCall | None = None
+    densest: float = 0.0
     dearest: Amounts = field(default_factory=zeros)
     total: Amounts = field(default_factory=zeros)
 
-    def add(self, usage: Sequence[CallUsage]) -> None:
-        """Add one that has ended."""
+    def add(self, usage: Sequence[CallUsage], bound: LargestCall | None = None) -> None:
+        """Add one that has ended, with what one of its calls was to take at most."""
         self.ended += 1
         self.is_free = self.is_free or not usage
-        self.answered += sum(row.calls - row.cached - row.errors for row in usage)
+        replies = sum(row.calls - row.cached - row.errors for row in usage)
+        self.answered += replies
+        self.charged += any(row.calls > row.cached for row in usage)
+        if bound is not None and replies:
+            tokens = sum(row.prompt_tokens for row in usage)
+            self.densest = max(self.densest, tokens / (replies * bound.prompt[_TOKENS]))
         cost = cost_of(usage)
         self.total = self.total + cost
         # A cached answer may have to be sent the next time. A call that is sent again reserves
@@ -107,15 +177,33 @@ class KindCosts:
         cost[_CALLS] = sum(max(row.calls - row.errors, min(row.calls, 1)) for row in usage)
         self.dearest = np.fmax(self.dearest, cost)
 
-    def most(self, dearest_of_all: Amounts, growth: int = 1) -> Amounts:
+    @property
+    def mean(self) -> Amounts:
+        """What one that asked a service has cost, in mean; 0 where nobody knows it."""
+        return np.nan_to_num(self.total / max(self.charged, 1))
+
+    def largest(self, kinds: Iterable[KindCosts]) -> Amounts:
+        """Return what one LM call takes at most; zeros where nobody knows it.
+
+        Until one of the kind was answered, the densest prompts of all ``kinds`` stand in for it.
+        """
+        if self.bound is None:
+            return zeros()
+        densest = self.densest or max(state.densest for state in kinds)
+        density = min(1.0, _DENSER * densest) or 1.0
+        return density * self.bound.prompt + self.bound.answer
+
+    def most(self, kinds: Collection[KindCosts], growth: int = 1) -> Amounts:
         """Return what one may cost at most.
 
         That is as many calls as the dearest made, each at its bound; without a bound ``growth``
-        times the dearest. Until one was answered, the dearest of all kinds stands in for it.
+        times the dearest. Until one was answered, the dearest of all ``kinds`` stands in for it.
         """
-        dearest = self.dearest if self.answered or self.is_free else dearest_of_all
+        dearest = self.dearest
+        if not (self.answered or self.is_free):
+            dearest = np.max([state.dearest for state in kinds], axis=0)
         calls = dearest[_CALLS] if self.is_free else max(dearest[_CALLS], 1.0)
-        bound = self.bound * max(calls, 1.0)
+        bound = self.largest(kinds) * max(calls, 1.0)
         most = np.where(bound > 0, np.maximum(bound, self.dearest), dearest * growth)
         most[_CALLS] = calls
         return most

@@ -17,6 +17,7 @@ from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.streams import derive
 
 _DECISIONS = TypeAdapter(BatchDecision)
@@ -189,17 +190,18 @@ class Minibatches:
         Raises:
             BudgetReached: They pay for too few.
         """
-        place = f"paid/{step}"
-        past, purse = self.effects.past_decision(place), self.effects.purse
-        if past is not None:
-            return min(size, past)
-        # What a row costs is known once rollouts have ended: traces take none.
-        if not step or not size or self.reads_traces or not purse.limits_cost:
+        past, purse = self.effects.past_decision(f"paid/{step}"), self.effects.purse
+        if not step or not size or (past is None and not purse.limits_cost):
             return size
         # The first update may take what it needs: without a text nothing is validated.
         purse.keep_validation(self.pool.size)
-        paid = purse.rows_paid(size, min(_FEWEST, size))
-        return int(await self.effects.decide(place, lambda: paid, step=step))
+        if past is not None:
+            return min(size, past)
+        if purse.cut:
+            raise BudgetReached(purse.cut)
+        # What a row costs is known once rollouts have ended, and traces take none.
+        paid = size if self.reads_traces else purse.rows_paid(size, min(_FEWEST, size))
+        return int(await self.effects.decide(f"paid/{step}", lambda: paid, step=step))
 
     def _fits(self, rollouts: int) -> bool:
         room = self.effects.purse.room

@@ -6,8 +6,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isnan
+from math import inf
 
 import numpy as np
 
@@ -17,9 +16,12 @@ from combee_dspy.search._amounts import (
     UNITS,
     Amounts,
     KindCosts,
+    LargestCall,
     Lost,
     LostCosts,
+    Spent,
     cost_of,
+    times_paid,
     zeros,
 )
 from combee_dspy.search._rollout_budget import RolloutBudget
@@ -32,23 +34,6 @@ _READING = 2
 _GROWTH = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What effects have cost together, and likely have where nobody knows it.
-
-    Attributes:
-        calls: LM calls that went to a service.
-        tokens: Prompt and completion tokens.
-        dollars: ``None`` once a call without a price was made.
-        gpu_seconds: ``None`` while nobody counts them.
-    """
-
-    calls: int
-    tokens: int
-    dollars: float | None
-    gpu_seconds: float | None
-
-
 class Purse(RolloutBudget, TimeBudget):
     """Holds the limits of a run. Lives on the search's loop; thread-safe where a method says so.
 
@@ -56,7 +41,8 @@ class Purse(RolloutBudget, TimeBudget):
     GPU-seconds before it is sent, waits while those in flight may need the rest, and raises
     :class:`BudgetReached` where even what they give back would not be enough.
 
-    - With ``max_tokens`` a call costs at most that, and a token for each byte of its prompt.
+    - With ``max_tokens`` a call costs at most that, and a token for each byte of its prompt; once
+      some prompts have been counted, half as many again as the densest of them took.
       Without it, an effect costs at most as much as the dearest of its kind so far, and twice as
       much while others are in flight. It makes as many calls as any of its kind has made.
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
@@ -84,6 +70,8 @@ class Purse(RolloutBudget, TimeBudget):
         by_tokens: Whether a call's maximum by ``max_tokens`` matters.
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether an effect may have to wait, or be refused: cost or time is limited.
+        cut: Why a call failed that the budget had no room for; empty while none did. What was
+            learned before is validated, and no further update begins.
         recorded: Rows of traces that were read: they cost readings alone.
         postponed: Whether room was refused that is held for a while for what was in flight at a
             kill: the run may go on once that is free.
@@ -107,6 +95,7 @@ class Purse(RolloutBudget, TimeBudget):
         self.limits_cost = bool(np.isfinite(self._limits).any())
         self.grants = self.limits_cost or self._seconds is not None
         self.postponed = False
+        self.cut = ""
         self.recorded = 0
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
         self._lost = LostCosts()
@@ -128,14 +117,16 @@ class Purse(RolloutBudget, TimeBudget):
         back already stays.
         """
         rollout = self._kinds["rollout"]
-        mean = rollout.total / rollout.ended if rollout.ended else zeros()
-        # Nobody knows some costs.
-        self._kept_back = np.maximum(self._kept_back, rollouts * np.nan_to_num(mean))
+        if not rollouts:
+            return
+        # The last of them is admitted only where the most that one may cost is left.
+        spread = np.maximum(self._most("rollout") - rollout.mean, 0)
+        self._kept_back = np.maximum(self._kept_back, rollouts * rollout.mean + spread)
 
     @property
     def pays_validation(self) -> bool:
-        """Whether what was learned before a limit cut a call may still be validated: not once the
-        time is over, and not where a kill holds room for a while, since then the run goes on.
+        """Whether what was learned before a limit cut something may still be validated: not once
+        the time is over, and not where a kill holds room for a while, since then the run goes on.
         """
         return bool(self._kept_back.any()) and not self.is_over and not self.postponed
 
@@ -148,13 +139,13 @@ class Purse(RolloutBudget, TimeBudget):
         self.exhausted = self.exhausted and self.postponed
 
     async def reserve_cost(
-        self, kind: str, bound: Amounts | None = None, *, is_due: bool = False
+        self, kind: str, bound: LargestCall | None = None, *, is_due: bool = False
     ) -> Mapping[str, float]:
         """Reserve the maximum cost of one effect, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Effects of a kind cost alike.
-            bound: What one of its LM calls costs at most, where that is known.
+            bound: What one of its LM calls takes at most, where that is known.
             is_due: Whether it may take what is kept back for a validation.
 
         Returns:
@@ -165,7 +156,7 @@ class Purse(RolloutBudget, TimeBudget):
         """
         if bound is not None:
             with self._lock:
-                self._kinds[kind].bound = np.maximum(self._kinds[kind].bound, bound)
+                self._kinds[kind].bound = bound.or_larger(self._kinds[kind].bound)
         # Whoever asks first goes first: the student's validation before all else.
         async with self._turn:
             while not self._reserved(kind, is_due=is_due):
@@ -228,7 +219,8 @@ class Purse(RolloutBudget, TimeBudget):
             own = self._kinds[kind]
             # An answer as long as its LM allows is possible, and none was like it.
             dearest = own.dearest if own.answered or own.is_free else self._most(kind)
-            bound = np.where(own.bound > 0, own.bound, inf)
+            largest = own.largest(self._kinds.values())
+            bound = np.where(largest > 0, largest, inf)
             most = self._limited(np.minimum(bound, _GROWTH * dearest))
             self._lost.add(Lost(kind == "rollout", most, answers=1))
         return most
@@ -240,15 +232,20 @@ class Purse(RolloutBudget, TimeBudget):
             self._booked = self._booked + cost_of(usage)
             self._counts_gpus |= any(row.gpu_seconds is not None for row in usage)
 
-    def settle(self, kind: str, usage: Sequence[CallUsage] | None) -> None:
+    def settle(
+        self, kind: str, usage: Sequence[CallUsage] | None, bound: LargestCall | None = None
+    ) -> None:
         """Give back what an effect had reserved.
 
-        ``usage`` is all that it has cost; ``None`` where it shows nothing of what one costs.
+        Args:
+            kind: Its kind.
+            usage: All that it has cost; ``None`` where it shows nothing of what one costs.
+            bound: What one of its LM calls was to take at most.
         """
         with self._lock:
             self._kinds[kind].in_flight -= 1
             if usage is not None:
-                self._kinds[kind].add(usage)
+                self._kinds[kind].add(usage, bound)
         if self._settled is not None:
             self._settled.set_result(None)
             self._settled = None
@@ -262,13 +259,7 @@ class Purse(RolloutBudget, TimeBudget):
     @property
     def spent(self) -> Spent:
         """What effects have cost so far, and likely have where nobody knows it."""
-        calls, tokens, dollars, gpu_seconds = self._used().tolist()
-        return Spent(
-            round(calls),
-            round(tokens),
-            None if isnan(dollars) else dollars,
-            gpu_seconds if self._counts_gpus else None,
-        )
+        return Spent.of(self._used(), counts_gpus=self._counts_gpus)
 
     def is_short(self, rollouts: int) -> bool:
         """Return whether the updates in flight, and one more of so many rollouts, may pass a limit.
@@ -280,7 +271,7 @@ class Purse(RolloutBudget, TimeBudget):
         # Whole promises, since what was run has yet to be read; at the start the student's
         # validation.
         coming = rollouts + self._under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
-        return bool(self._passed_by(self._used(), coming * self._row_cost))
+        return bool(self._passed_by(self._used(), coming * self._row_cost, self._kept_back))
 
     def rows_paid(self, most: int, fewest: int) -> int:
         """Return how many rows of an update the limits on cost likely pay for, at most ``most``.
@@ -290,13 +281,21 @@ class Purse(RolloutBudget, TimeBudget):
         Raises:
             BudgetReached: They pay for less than ``fewest``.
         """
-        each, used = self._row_cost, self._used()
-        if reason := self._refused_by(used, (self._under_way + fewest) * each, self._kept_back):
+        each = self._row_cost
+        used = self._used() + self._under_way * each
+        # Few rows take a whole call to read as well.
+        rollout, reading = self._most("rollout"), self._reading
+        least = np.maximum(fewest * each, fewest * rollout + reading)
+        if reason := self._refused_by(used, least, self._kept_back):
             raise BudgetReached(f"{reason}: not enough for another update")
-        left = self._limits - used - self._kept_back - self._under_way * each
-        # What costs nothing, or what nobody knows, limits nothing.
-        costs = (each > 0) & np.isfinite(left)
-        return int(min([most, *np.maximum(left[costs] // each[costs], fewest)]))
+        room = self._limits - used - self._kept_back
+        return int(min(most, times_paid(room, each), times_paid(room - reading, rollout)))
+
+    @property
+    def _reading(self) -> Amounts:
+        """What the dearest call that reads may take at most."""
+        readings = (self._most(kind) for kind in self._kinds if kind.startswith("call/"))
+        return np.max([zeros(), *readings], axis=0)
 
     @property
     def _row_cost(self) -> Amounts:
@@ -317,8 +316,7 @@ class Purse(RolloutBudget, TimeBudget):
 
     def _most(self, kind: str, growth: int = 1) -> Amounts:
         """Return what an effect of a kind may cost at most."""
-        own = self._kinds[kind]
-        return own.most(np.max([state.dearest for state in self._kinds.values()], axis=0), growth)
+        return self._kinds[kind].most(self._kinds.values(), growth)
 
     def _in_flight(self, growth: int = 1) -> Amounts:
         """Return what the effects in flight may cost at most."""

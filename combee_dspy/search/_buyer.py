@@ -14,7 +14,7 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
 from combee_dspy.rollouts import REPEATS, AbandonedError, Check, Repeats, Slots, unkept_reason
-from combee_dspy.search._amounts import Amounts
+from combee_dspy.search._amounts import LargestCall
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._time_budget import BudgetReached
@@ -110,7 +110,7 @@ class Buyer:
         self,
         effect: Effect,
         send: Callable[[Check], Awaitable[P]],
-        bound: Callable[[], Amounts | None] = lambda: None,
+        bound: Callable[[], LargestCall | None] = lambda: None,
     ) -> tuple[P, Effect]:
         """Reserve an effect's cost, send it and book what it has cost.
 
@@ -118,7 +118,7 @@ class Buyer:
             effect: Its row in the journal, so far.
             send: Carries it out in a slot; awaits the check once it has one, before anything is
                 sent.
-            bound: Returns what one of its LM calls costs at most, where that is known.
+            bound: Returns what one of its LM calls takes at most, where that is known.
 
         Returns:
             The result, and the row with its times and cost. :meth:`commit` it before use.
@@ -139,7 +139,7 @@ class Buyer:
         self,
         effect: Effect,
         send: Callable[[Check], Awaitable[P]],
-        bound: Callable[[], Amounts | None],
+        bound: Callable[[], LargestCall | None],
     ) -> tuple[P, Effect]:
         # The probe opens the start, and feedback follows a rollout that has begun.
         if effect.kind not in ("probe", "feedback"):
@@ -147,12 +147,10 @@ class Buyer:
         # The budget is the search's; the held-out set is read beyond it.
         purse = self._unlimited if effect.purpose == "heldout" else self.purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        most = await purse.reserve_cost(
-            kind,
-            bound() if purse.by_tokens else None,
-            # Without the first update's rollouts there is nothing to validate.
-            is_due=effect.purpose == "validation" or (effect.kind, effect.step) == ("rollout", 0),
-        )
+        largest = bound() if purse.by_tokens else None
+        # Without the first update's rollouts there is nothing to validate.
+        is_due = effect.purpose == "validation" or (effect.purpose, effect.step) == ("train", 0)
+        most = await purse.reserve_cost(kind, largest, is_due=is_due)
         reserved = time.time()
         effect = replace(effect, started=reserved)
         attempts = _Attempts(purse, effect, kind, self._commit_failed)
@@ -185,7 +183,7 @@ class Buyer:
             raise
         finally:
             REPEATS.reset(token)
-            purse.settle(kind, cost)
+            purse.settle(kind, cost, largest)
             if attempts.lost:
                 answers = AnswersLost(effect.key, attempts.lost, attempts.most, effect.started)
                 self.log.emit(answers)

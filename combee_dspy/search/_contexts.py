@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -13,11 +13,17 @@ from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import FailedCall, Lesson, Lessons, Role, fields_key
 from combee_dspy.reflections import estimate_record_tokens
+from combee_dspy.search._amounts import COUNTED
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Compilation, Row
+from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.strategies import EmitFn, StrategyContext
+
+AskOnce = Callable[[], Awaitable["dspy.Prediction | FailedCall"]]
+"""Asks an LM what was to be asked."""
 
 
 @dataclass(eq=False)
@@ -82,13 +88,39 @@ class Contexts:
         role: Role,
     ) -> dspy.Prediction | FailedCall:
         """Ask an LM, and note how long inputs were that the proposer's does not take."""
-        answer = await self.effects.call(
-            signature, inputs, place, role, step=step, temperature=temperature
+        ask = partial(
+            self.effects.call, signature, inputs, place, role, step=step, temperature=temperature
         )
+        # By the task, not by the purse: a replay may hold no limit.
+        may_cut = any(getattr(self.task.limits, name) is not None for name in COUNTED)
+        answer = await (self._ask_or_cut(ask, place, step) if may_cut else ask())
         if role == "proposer" and isinstance(answer, FailedCall) and answer.too_long:
             tokens = estimate_record_tokens(inputs)
             self._too_long[step] = min(tokens, self._too_long.get(step, tokens))
         return answer
+
+    async def _ask_or_cut(
+        self, ask: AskOnce, place: tuple[str | int, ...], step: int
+    ) -> dspy.Prediction | FailedCall:
+        """Ask an LM, unless a budget has no room for it.
+
+        Where a validation is kept back, that ends the run after its update: what was learned before
+        is paid for, and is validated. It stays so where the run is compiled again, unless with
+        another budget.
+        """
+        effects = self.effects
+        decision = f"cut-call/{budget_digest(self.task)}/{step}/{'/'.join(map(str, place))}"
+        reason = effects.past_decision(decision)
+        if reason is None:
+            try:
+                return await ask()
+            except BudgetReached as reached:
+                if not effects.purse.pays_validation:
+                    raise
+                cut = str(reached)
+            reason = await effects.decide(decision, lambda: cut, step=step)
+        effects.purse.cut = reason
+        return FailedCall(f"BudgetReached: {reason}")
 
     def _temperature(self, step: int) -> float | None:
         schedule = self.task.settings.diversity.temperature

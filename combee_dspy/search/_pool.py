@@ -112,7 +112,12 @@ class CandidatePool:
         return max(whole, key=lambda member: member.mean)
 
     async def validate(self, candidate: Candidate, rows: Sequence[Row], step: int) -> Draws:
-        """Run a candidate that update ``step`` made on validation rows; those at hand are free."""
+        """Run a candidate that update ``step`` made on validation rows; those at hand are free.
+
+        Rows may be sorted, and half of them are enough where a limit cuts the rest: every other
+        comes first.
+        """
+        rows = (*rows[::2], *rows[1::2])
         place = EffectPlace("validation", step)
         buy = partial(self.effects.rollout, candidate, lane=VALIDATION)
         rollouts = await asyncio.gather(

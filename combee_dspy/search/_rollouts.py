@@ -29,7 +29,7 @@ from combee_dspy.rollouts import (
     rollout_with_texts,
     takes_trace,
 )
-from combee_dspy.search._amounts import Amounts, largest_call
+from combee_dspy.search._amounts import LargestCall, largest_call
 from combee_dspy.search._buyer import Buyer
 from combee_dspy.search._candidates import ROLLOUTS, Candidate, Compilation, Row, SharedParts
 from combee_dspy.search._privacy import inputs_text, labels_text
@@ -168,7 +168,7 @@ class RolloutBuyer:
             with dspy.context(lm=another_draw(dspy.settings.lm, effect.replicate)):
                 return await self.shared.slots.rollout(job, priority, check)
 
-        def bound() -> Amounts:
+        def bound() -> LargestCall | None:
             texts = (*candidate.texts.values(), inputs_text(row.example, None))
             return largest_call(lms_of(program), texts, self.shared.tariff)
 

@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dspy
-
 from combee_dspy.aggregators import measure_retention, together
 from combee_dspy.artifacts import Trajectory
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ScanEnded, ScanLesson, ScanReflection
 from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.records import FailedCall, Lessons, Reflection, Role, Rollout
+from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._effects import Effects, cancel, silence
@@ -22,8 +20,7 @@ from combee_dspy.search._judging import Failures
 from combee_dspy.search._keeper import Learned, UpdatePlan
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.search._records import Records
-from combee_dspy.search._time_budget import BudgetReached
-from combee_dspy.strategies import AskFn, StrategyContext
+from combee_dspy.strategies import StrategyContext
 
 # Reflections that an aggregator is shown where it relates the lessons of several updates.
 _REMEMBERED = 2_000
@@ -135,7 +132,7 @@ class UpdateLearner:
         self, running: _Running, component: str
     ) -> tuple[Lessons, tuple[Reflection, ...]]:
         plan = running.plan
-        context = self._context(component, plan)
+        context = self.contexts.make(component, plan.parent.candidate, plan.step)
         reflections = [
             asyncio.ensure_future(self._reflect(running, position, component, context))
             for position in range(len(plan.rows))
@@ -197,8 +194,8 @@ class UpdateLearner:
         wordings = _wordings(learned.lessons[component])
         if self._aggregator is None or not wordings:
             return ()
-        context = self._context(component, learned.plan)
-        artifact = self._settings.artifact
+        plan, artifact = learned.plan, self._settings.artifact
+        context = self.contexts.make(component, plan.parent.candidate, plan.step)
         context = replace(
             context,
             text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
@@ -206,48 +203,6 @@ class UpdateLearner:
             reflections=read,
         )
         return await self._aggregator.relate(wordings, context)
-
-    def _context(self, component: str, plan: UpdatePlan) -> StrategyContext:
-        context = self.contexts.make(component, plan.parent.candidate, plan.step)
-        return replace(context, call=CallOrCut(self.effects, context.call, component, plan.step))
-
-
-@dataclass(frozen=True, slots=True)
-class CallOrCut:
-    """Asks LMs for one component of an update.
-
-    Where a validation is kept back, a call that a budget cuts has failed, and stays so in a run
-    that goes on with a larger one: earlier readings and comparisons are paid for, and count.
-    """
-
-    effects: Effects
-    call: AskFn
-    component: str
-    step: int
-
-    async def __call__(
-        self,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
-    ) -> dspy.Prediction | FailedCall:
-        """Ask an LM.
-
-        Raises:
-            BudgetReached: The budget leaves no room, and what was learned before is lost.
-        """
-        decision = f"cut-call/{self.component}/{self.step}/{'/'.join(map(str, place))}"
-        reason = self.effects.past_decision(decision)
-        if reason is None:
-            try:
-                return await self.call(signature, inputs, place, role)
-            except BudgetReached as reached:
-                if not self.effects.purse.pays_validation:
-                    raise
-                cut = f"BudgetReached: {reached}"
-            reason = await self.effects.decide(decision, lambda: cut, step=self.step)
-        return FailedCall(reason)
 
 
 def _wordings(lessons: Lessons) -> list[str]:

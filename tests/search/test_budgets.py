@@ -272,37 +272,51 @@ def test_a_budget_for_little_more_than_an_update_pays_for_one_and_not_for_parts_
 
 
 @pytest.mark.parametrize("name", ["tokens", "calls"])
+@pytest.mark.parametrize(("rollouts", "staleness"), [(None, 0), (500, 0), (None, 2)])
 @pytest.mark.parametrize("share", [1.1, 1.3, 1.6, 2.0])
-def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(name: str, share: float) -> None:
-    """Updates of few rows are not validated at once, and another that is cut leaves nothing."""
+def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(
+    tmp_path: Path, name: str, rollouts: int | None, staleness: int, share: float
+) -> None:
+    """Updates of few rows are not validated at once, and another that is cut leaves nothing. What
+    the last validation ran on stays where the run is compiled again.
+    """
     arguments: dict[str, Any] = {
-        "search": Search(keep="trunk", staleness=0),
+        "search": Search(keep="trunk", staleness=staleness),
         "reflection_minibatch_size": 4,
     }
     total = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total
     spent = total.calls if name == "calls" else total.tokens
-    report = (
-        World.made().compile(budget=Budget(**{name: int(share * spent)}), **arguments).combee_report
-    )
-    assert report.best_score > report.seed_score
+    limits = {name: int(share * spent), "rollouts": rollouts}
+    arguments |= {"budget": Budget(**limits), "log_dir": tmp_path}
+    first = World.made().compile(**arguments).combee_report
+    world = World.made()
+    again = world.compile(**arguments).combee_report
+    assert first.best_score > first.seed_score
+    assert (again.best_score, again.reason) == (first.best_score, first.reason)
+    assert not world.asked
 
 
-@pytest.mark.parametrize(("name", "share"), [("tokens", 0.6), ("tokens", 0.7), ("calls", 0.9)])
+@pytest.mark.parametrize(
+    ("name", "share", "most"),
+    [("tokens", 0.6, None), ("tokens", 0.7, None), ("tokens", 0.7, 200), ("calls", 0.9, None)],
+)
 def test_what_was_read_before_a_limit_on_cost_is_validated(
-    tmp_path: Path, name: str, share: float
+    tmp_path: Path, name: str, share: float, most: int | None
 ) -> None:
     """On half of the rows or more, and so again where the run is compiled again."""
+    lm = {} if most is None else {"max_tokens": most}
     arguments: dict[str, Any] = {
         "search": Search(keep="trunk", staleness=0),
         "reflection_minibatch_size": 24,
         "train": 48,
     }
-    total = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total
+    unlimited = World.made(**lm).compile(budget=Budget(updates=1), **arguments)
+    total = unlimited.combee_report.costs.total
     spent = total.calls if name == "calls" else total.tokens
     arguments |= {"budget": Budget(**{name: int(share * spent)}), "log_dir": tmp_path}
-    report = World.made().compile(**arguments).combee_report
+    report = World.made(**lm).compile(**arguments).combee_report
     assert report.best_score > report.seed_score
-    world = World.made()
+    world = World.made(**lm)
     again = world.compile(**arguments).combee_report
     assert (again.best_score, again.reason) == (report.best_score, report.reason)
     assert not world.asked
@@ -337,6 +351,42 @@ def test_rows_that_cannot_be_paid_for_while_a_kill_holds_room_end_no_run_for_goo
     with pytest.raises(BudgetReached, match="held until"):
         purse.rows_paid(8, 3)
     assert purse.postponed
+
+
+def test_recorded_rows_bring_down_what_a_row_costs() -> None:
+    usage = [CallUsage("task", "scripted/task", calls=1)]
+    bought = [("rollout", usage)] * 8 + [("reflect/train", usage)] * 24
+    purse = Purse(Limits(calls=100), bought)
+    assert purse.rows_paid(100, 3) == (100 - 32) // 4
+    purse.recorded = 24
+    assert purse.rows_paid(100, 3) == (100 - 32) // 2, "at least as much again as its rollout"
+
+
+def test_what_is_kept_back_is_for_validations_alone() -> None:
+    usage = [CallUsage("task", "scripted/task", calls=1)]
+    purse = Purse(Limits(calls=20), [("rollout", usage)] * 10)
+    purse.keep_validation(8)
+    assert purse.pays_validation
+
+    async def bought(*, is_due: bool) -> int:
+        count = 0
+        with pytest.raises(BudgetReached):
+            while True:
+                await purse.reserve_cost("rollout", is_due=is_due)
+                purse.book(usage)
+                purse.settle("rollout", usage)
+                count += 1
+        return count
+
+    async def run() -> list[int]:
+        return [await bought(is_due=False), await bought(is_due=True)]
+
+    assert asyncio.run(run()) == [2, 8]
+    purse.begin_last()
+    assert not purse.pays_validation
+    late = Purse(Limits(calls=20, seconds=1e-6), [("rollout", usage)] * 10)
+    late.keep_validation(8)
+    assert not late.pays_validation, "nothing is validated once the time is over"
 
 
 def test_a_replay_waits_where_the_run_did(tmp_path: Path) -> None:

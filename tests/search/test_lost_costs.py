@@ -31,7 +31,7 @@ from combee_dspy.records import CallUsage
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import _patient
 from combee_dspy.search import _earlier
-from combee_dspy.search._amounts import Lost
+from combee_dspy.search._amounts import Amounts, LargestCall, Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.stopping import Limits
@@ -47,8 +47,12 @@ def cost(tokens: int) -> list[CallUsage]:
     return [CallUsage("task", "m", 1, 0, 0, tokens, 0, 0.0, None, 0.1)]
 
 
+def amounts(tokens: float) -> Amounts:
+    return np.array([0.0, tokens, 0.0, 0.0])
+
+
 def reserve(purse: Purse, kind: str, tokens: float | None = None) -> Mapping[str, float]:
-    bound = None if tokens is None else np.array([0.0, tokens, 0.0, 0.0])
+    bound = None if tokens is None else LargestCall(amounts(0.0), amounts(tokens))
     return asyncio.run(purse.reserve_cost(kind, bound))
 
 
@@ -162,6 +166,55 @@ def test_the_first_of_a_kind_reserves_what_the_dearest_of_any_has_cost() -> None
 
     with pytest.raises(BudgetReached, match="the next may take 300"):
         reserve(Purse(Limits(tokens=799), [("rollout", cost(300))] * 2), "call/Relate")
+
+
+def test_prompts_tell_how_many_tokens_their_bytes_are() -> None:
+    purse, largest = Purse(Limits(tokens=9_000)), LargestCall(amounts(4_000), amounts(1_000))
+    used = [CallUsage("proposer", "m", 1, 0, 0, 1_000, 50, 0.0, None, 0.1)]
+
+    async def reserved() -> Mapping[str, float]:
+        return await purse.reserve_cost("call/Read", largest)
+
+    assert asyncio.run(reserved()) == {"tokens": 5_000}, "every byte may be a token"
+    purse.settle("call/Read", used, largest)
+    assert asyncio.run(reserved()) == {"tokens": 4_000 * 0.25 * 1.5 + 1_000}
+    # A service that counts no prompt tokens tells nothing.
+    silent = Purse(Limits(tokens=9_000))
+    silent.settle("call/Read", [CallUsage("proposer", "m", 1)], largest)
+    assert asyncio.run(silent.reserve_cost("call/Read", largest)) == {"tokens": 5_000}
+
+
+def test_what_is_kept_back_admits_every_row_of_a_validation() -> None:
+    """Though one may cost thirty times as much as they do in mean."""
+    largest = LargestCall(amounts(1_000), amounts(2_000))
+    purse = Purse(Limits(tokens=10_000), [("rollout", cost(100))] * 12)
+    asyncio.run(purse.reserve_cost("rollout", largest))
+    purse.settle("rollout", None)
+    purse.keep_validation(12)
+
+    async def bought(most: int, *, is_due: bool) -> int:
+        for count in range(most):
+            try:
+                await purse.reserve_cost("rollout", largest, is_due=is_due)
+            except BudgetReached:
+                return count
+            purse.book(cost(100))
+            purse.settle("rollout", cost(100), largest)
+        return most
+
+    assert 0 < asyncio.run(bought(100, is_due=False)) < 100
+    assert asyncio.run(bought(12, is_due=True)) == 12
+
+
+def test_what_a_cache_answered_does_not_shrink_what_is_kept_back() -> None:
+    cached = [CallUsage("task", "m", 1, cached=1)]
+    purse = Purse(Limits(tokens=10_000), [("rollout", cached)] * 90 + [("rollout", cost(600))] * 10)
+    purse.keep_validation(10)
+    with pytest.raises(BudgetReached, match="beside 6000 for a last validation"):
+        for _ in range(10):
+            reserve(purse, "call/Read")
+            purse.book(cost(600))
+            purse.settle("call/Read", cost(600))
 
 
 def test_a_run_begins_though_nothing_is_known_of_any_cost() -> None:

@@ -76,6 +76,26 @@ def test_a_limit_on_tokens_cuts_no_update_of_traces() -> None:
     assert (report.recorded, report.reason) == (len(TRACES), "all traces are read")
 
 
+def test_no_trace_is_passed_over_once_a_limit_on_cost_has_cut_a_reading(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {
+        "reflection_minibatch_size": 6,
+        "valset": examples(12, 100),
+        "search": Search(staleness=0),
+    }
+    spent = compiled(World.made(), **arguments).combee_report.costs.total.tokens
+    arguments["log_dir"] = tmp_path
+    first, second = World.made(), World.made()
+    cut = compiled(first, budget=Budget(tokens=spent // 2), **arguments).combee_report
+    assert "tokens are spent" in cut.reason
+    assert cut.recorded < len(TRACES)
+    whole = compiled(second, budget=Budget(tokens=3 * spent), **arguments).combee_report
+    assert (whole.recorded, whole.reason) == (len(TRACES), "all traces are read")
+    requests = (*first.proposer_lm.requests, *second.proposer_lm.requests)
+    asked = " ".join(request.text for request in requests)
+    assert all(f"Number {number}:" in asked for number in range(len(TRACES)))
+    assert whole.best_score > whole.seed_score
+
+
 def test_no_budget_is_asked_for_where_nothing_is_bought() -> None:
     unbounded = {"budget": None, "max_metric_calls": None}
     program = compiled(World.made(), **unbounded)
