@@ -17,14 +17,15 @@ from combee_dspy.reflections import texts_in
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
 
-_OPENING = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?"
-_BRACKET = rf"{_OPENING}(\d+(?:\s*(?:,|;|and|&|\s)\s*#?\d+)*)\s*[\])]"
+_WORD = r"(?:examples?|no\.?|#)"
+_SEVERAL_NUMBERS = rf"(?:{_WORD}\s*)?\d+(?:\s*(?:,|;|and|&|\s)\s*(?:{_WORD}\s*)?\d+)*"
+_BRACKET = rf"[\[(]\s*({_SEVERAL_NUMBERS})\s*[\])]"
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
-_TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
+_TRAILING = re.compile(rf"\s*{_BRACKET}[\s.,;:\"'*]*$", re.IGNORECASE)
 _WITHIN = re.compile(rf"(?<=\s){_BRACKET}\.?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-# All that is left of a text that was cut within its citation.
-_CUT = re.compile(rf"^\W*{_OPENING}(?:[\s\d,;&#]|and)*$", re.IGNORECASE)
+# What is left of a citation within which an answer was cut.
+_CUT = re.compile(rf"(?:^\W*[\[(]|\s*\[)(?:[\s\d,;&]|and|{_WORD})*$", re.IGNORECASE)
 # The prompt writes dots for a line, and small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small
@@ -61,14 +62,35 @@ def split_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[L
     """Return the lessons in one call's texts, each with the reflections that its text cites."""
     lessons: list[Lesson] = []
     for text in _divide(texts, items):
-        citation = _LEADING.match(text) or _TRAILING.search(text)
-        wording = text[: citation.start()] + text[citation.end() :] if citation else text
-        if _CUT.match(wording) or not any(character.isalnum() for character in wording):
+        wording, numbers = _split(_CUT.sub("", text), len(items))
+        if not any(map(str.isalnum, wording)):
             continue
-        numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         lessons.append(Lesson(_DOTS.sub("", wording.strip(" ,;")), tuple(sorted(sources))))
     return lessons
+
+
+def _split(text: str, most: int) -> tuple[str, list[int]]:
+    """Return a text without the citations before and behind it, and the numbers of the one that
+    counts: the last, since what stands before it often numbers the lessons.
+
+    A number in round brackets behind a text is part of it where a call reads fewer examples, as a
+    year is.
+    """
+    leading, trailing = _LEADING.match(text), _TRAILING.search(text)
+    if trailing and "(" in trailing[0] and not _is_within(trailing, most):
+        trailing = None
+    wording = text[leading.end() if leading else 0 : trailing.start() if trailing else len(text)]
+    citation = trailing or leading
+    return wording, _numbers(citation) if citation else []
+
+
+def _numbers(citation: re.Match[str]) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(citation[1])]
+
+
+def _is_within(citation: re.Match[str], most: int) -> bool:
+    return all(1 <= number <= most for number in _numbers(citation))
 
 
 def ends(text: str) -> str:
@@ -86,16 +108,12 @@ def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
         return list(texts)
     if len(parts := _between_citations(texts[0], len(items))) > 1:
         return parts
-    text = texts[0]
-    citation = _LEADING.match(text) or _TRAILING.search(text)
-    is_of_few = citation and len(_NUMBER.findall(citation[1])) < _SEVERAL
-    wording = text[: citation.start()] + text[citation.end() :] if citation else text
+    wording, numbers = _split(texts[0], len(items))
     parts = sentences(wording)
     mistakes = sum(not item.perfect for item in items)
-    if is_of_few or min(mistakes, len(parts)) < _SEVERAL:
+    if 0 < len(numbers) < _SEVERAL or min(mistakes, len(parts)) < _SEVERAL:
         return list(texts)
-    prefix = f"[{citation[1]}] " if citation else ""
-    return [prefix + part for part in parts]
+    return [f"[{', '.join(map(str, numbers))}] {part}" if numbers else part for part in parts]
 
 
 def _between_citations(text: str, most: int) -> list[str]:
@@ -109,9 +127,7 @@ def _between_citations(text: str, most: int) -> list[str]:
     places = [
         match.start() if before else match.end()
         for match in _WITHIN.finditer(text)
-        if edge
-        and match[0][0] in edge[0]
-        and all(1 <= int(number) <= most for number in _NUMBER.findall(match[1]))
+        if edge and match[0][0] in edge[0] and _is_within(match, most)
     ]
     parts = [text[start:end].strip() for start, end in pairwise([0, *places, len(text)])]
     return [part for part in parts if any(map(str.isalnum, _LEADING.sub("", part)))]

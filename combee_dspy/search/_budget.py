@@ -283,8 +283,10 @@ class Purse(RolloutBudget, TimeBudget):
         """
         each = self._row_cost
         used = self._used() + self._under_way * each
-        # Few rows take a whole call to read as well.
-        rollout, reading = self._most("rollout"), self._reading
+        rollout = self._rollout_cost
+        # Few rows take a whole call to read, too, which is refused where it may pass the limit.
+        readings = (self._most(kind) for kind in self._kinds if kind.startswith("call/"))
+        reading = np.max([zeros(), *readings], axis=0)
         least = np.maximum(fewest * each, fewest * rollout + reading)
         if reason := self._refused_by(used, least, self._kept_back):
             raise BudgetReached(f"{reason}: not enough for another update")
@@ -292,20 +294,17 @@ class Purse(RolloutBudget, TimeBudget):
         return int(min(most, times_paid(room, each), times_paid(room - reading, rollout)))
 
     @property
-    def _reading(self) -> Amounts:
-        """What the dearest call that reads may take at most."""
-        readings = (self._most(kind) for kind in self._kinds if kind.startswith("call/"))
-        return np.max([zeros(), *readings], axis=0)
-
-    @property
     def _row_cost(self) -> Amounts:
         """What a row of an update costs, readings included: as much again as its rollout, until
         this run shows what they cost.
         """
+        rows = max(self._kinds["rollout"].ended + self.recorded, 1)
+        return np.maximum(_READING * self._rollout_cost, self._used() / rows)
+
+    @property
+    def _rollout_cost(self) -> Amounts:
         rollout = self._kinds["rollout"]
-        rollout_alone = rollout.dearest if rollout.ended else self._most("rollout")
-        rows = max(rollout.ended + self.recorded, 1)
-        return np.maximum(_READING * rollout_alone, self._used() / rows)
+        return rollout.dearest if rollout.ended else self._most("rollout")
 
     def _used(self, sent_again: int = 0) -> Amounts:
         """Return what is booked, held or likely lost, and calls that are sent again."""

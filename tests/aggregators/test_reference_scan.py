@@ -448,6 +448,14 @@ ITEMS = [
         ("[9] A basket needs a gate.", Lesson("A basket needs a gate.", (7,))),
         ("A candle needs a gate.", Lesson("A candle needs a gate.", (9,))),
         ("Use it.", Lesson("Use it.", (4,))),
+        ("Use it. [Example 2, Example 3]", Lesson("Use it.", (7, 9))),
+        ('"Use it." [3]**,', Lesson('"Use it."', (9,))),
+        ("[1] Use it. [2, 3]", Lesson("Use it.", (7, 9))),
+        (
+            "A basket follows the law of (2019).",
+            Lesson("A basket follows the law of (2019).", (7,)),
+        ),
+        ("A candle needs a gate [2, 1", Lesson("A candle needs a gate", (9,))),
     ],
 )
 def test_a_citation_is_read_where_it_stands_and_void_outside_the_call(text, lesson):
