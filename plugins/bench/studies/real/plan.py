@@ -15,6 +15,7 @@ _NEW_SETS = range(651, 659)
 _WRONG_SETS = range(671, 675)
 _MENDED_SETS = range(681, 689)
 _MENDED_WRONG_SETS = range(691, 695)
+_TODAY_SETS = range(721, 729)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
@@ -44,6 +45,7 @@ _SET_BY_SET = {
     "decide": (6, _NEW_SETS, _AGGREGATORS),
     "wrong": (6, _WRONG_SETS, _AGGREGATORS),
     "peers": (6, _NEW_SETS, ("floor", "gepa")),
+    "today": (6, _TODAY_SETS, ("combee", "gepa")),
     "mended": (6, _MENDED_SETS, _AGGREGATORS),
     "mended-wrong": (6, _MENDED_WRONG_SETS, _AGGREGATORS),
 }
@@ -58,6 +60,7 @@ PARTS = (
     "decide",
     "wrong",
     "peers",
+    "today",
     "mended",
     "mended-wrong",
     "many",
