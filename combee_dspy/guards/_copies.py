@@ -133,6 +133,23 @@ class CopyIndex:
         # The words around a copy may make another one, now that they are together.
         return self.cut(left, exempt)[0] if refused else left, tuple(refused)
 
+    def cut_lines(
+        self, lines: Iterable[str], exempt: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Return lines without what each copies, and those that held a copy, as they were.
+
+        Nothing is left of lines that copy an example together, where no line alone does: sentences
+        of one answer may.
+        """
+        clean: list[str] = []
+        refused: list[str] = []
+        for line in lines:
+            left, copied = self.cut(line, exempt)
+            clean.append(left)
+            refused += copied
+        _, joint = self.cut("\n".join(clean), exempt)
+        return ["" if line in joint else line for line in clean], [*refused, *joint]
+
     def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
         """Return for each word whether it is part of a copy."""
         marked = [False] * len(words)

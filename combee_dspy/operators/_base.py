@@ -191,8 +191,10 @@ def without_copies(
     instruction, descriptions = edit.instruction, edit.field_descriptions
     if instruction is not None:
         own, lessons = read_section(instruction)
-        own, left = cut(own), list(filter(None, map(cut, lessons)))
-        instruction = write_section(own, left) if refused else instruction
+        left, lines = copies.cut_lines(lessons, material.own_texts)
+        own = cut(own)
+        refused.extend(lines)
+        instruction = write_section(own, list(filter(None, left))) if refused else instruction
     if descriptions is not None:
         descriptions = {name: cut(text) for name, text in descriptions.items()}
     return replace(edit, instruction=instruction, field_descriptions=descriptions), tuple(refused)

@@ -11,7 +11,7 @@ import dspy
 from combee_dspy.events import CopiesRemoved
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
-from combee_dspy.records import FailedCall, Lesson, Lessons, Role, fields_key
+from combee_dspy.records import FailedCall, Lessons, Role, fields_key
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.search._amounts import COUNTED
 from combee_dspy.search._books import Books
@@ -146,13 +146,10 @@ def cut_copies(
     lessons: Lessons, copies: CopyIndex, own_texts: Sequence[str], emit: EmitFn
 ) -> Lessons:
     """Return lessons without what they copy from examples, but for what ``own_texts`` hold too."""
-    rest: list[Lesson] = []
-    removed: list[str] = []
-    for lesson in lessons.lessons:
-        text, copied = copies.cut(lesson.text, own_texts)
-        removed.extend(copied)
-        if text:
-            rest.append(replace(lesson, text=text))
+    texts, removed = copies.cut_lines((lesson.text for lesson in lessons.lessons), own_texts)
     if removed:
         emit(CopiesRemoved(tuple(removed), len(removed)))
-    return replace(lessons, lessons=tuple(rest))
+    rest = zip(lessons.lessons, texts, strict=True)
+    return replace(
+        lessons, lessons=tuple(replace(lesson, text=text) for lesson, text in rest if text)
+    )

@@ -6,7 +6,12 @@ import dspy
 import pytest
 
 from combee_dspy import Guards, Search
-from combee_dspy.guards import CopyIndex
+from combee_dspy.events import CopiesRemoved
+from combee_dspy.guards import CopyIndex, GuardInput
+from combee_dspy.lessons import read_section, write_section
+from combee_dspy.operators._base import without_copies
+from combee_dspy.records import Edit, Lesson, Lessons
+from combee_dspy.search import cut_copies
 from tests.slow import slow_but
 from tests.worlds import ANIMALS, World, events, in_kind, proposer_answer
 
@@ -71,6 +76,23 @@ def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
     # counts as lost.
     most = 2 if "operators" in how else 1
     assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
+
+
+def test_lines_that_copy_together_go_and_take_no_other_line_with_them():
+    """Sentences of one answer, each a lesson, may quote a row that neither quotes alone."""
+    quote = " ".join(f"ant0x{place}" for place in range(16)).split()
+    lines = ["Be brief.", f"As in {' '.join(quote[:8])}.", f"{' '.join(quote[8:])} says.", "Go on."]
+    index, events = CopyIndex(TRAIN), []
+    lessons = Lessons("self", tuple(map(Lesson, lines)))
+    assert not any(map(index.copied, lines)) and index.copied("\n".join(lines))
+    rest = cut_copies(lessons, index, (), events.append)
+    assert [lesson.text for lesson in rest.lessons] == ["Be brief.", "Go on."]
+    assert events == [CopiesRemoved(tuple(lines[1:3]), 2)]
+
+    edit = Edit(instruction=write_section("Answer.", lines))
+    left, refused = without_copies(edit, GuardInput("self", "Answer."), index)
+    assert read_section(left.instruction)[1] == ["Be brief.", "Go on."]
+    assert refused == tuple(lines[1:3])
 
 
 def test_readers_of_examples_know_how_much_may_be_copied():
