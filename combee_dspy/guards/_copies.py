@@ -34,6 +34,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _CUT = "…"
 # A condition or a conclusion alone is no lesson.
 _FEWEST_LEFT = 6
+# Lines that may copy an example together: short sentences of one answer.
+_NEAR = 4
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15
 _WHOLE = 8
@@ -138,8 +140,8 @@ class CopyIndex:
     ) -> tuple[list[str], list[str]]:
         """Return lines without what each copies, and those that held a copy, as they were.
 
-        Nothing is left of lines that copy an example together, where no line alone does: sentences
-        of one answer may.
+        Nothing is left of a line that copies an example together with those before it, though not
+        alone: sentences of one answer may.
         """
         clean: list[str] = []
         refused: list[str] = []
@@ -147,8 +149,13 @@ class CopyIndex:
             left, copied = self.cut(line, exempt)
             clean.append(left)
             refused += copied
-        _, joint = self.cut("\n".join(clean), exempt)
-        return ["" if line in joint else line for line in clean], [*refused, *joint]
+        if self.copied("\n".join(clean), exempt):
+            for place, line in enumerate(clean):
+                before = "\n".join([text for text in clean[:place] if text][-_NEAR:])
+                if line and self.copied(f"{before}\n{line}", exempt):
+                    clean[place] = ""
+                    refused.append(line)
+        return clean, refused
 
     def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
         """Return for each word whether it is part of a copy."""

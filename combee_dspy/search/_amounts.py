@@ -30,7 +30,7 @@ _CALLS, _TOKENS = 0, 1
 _FRAME = 256
 # Prompts may hold this multiple of the tokens a byte that the densest of their kind held so far:
 # code and rare words take twice as many as plain English.
-_DENSER = 1.5
+_DENSER = 2.0
 
 
 def cost_of(usage: Iterable[CallUsage]) -> Amounts:
@@ -187,7 +187,9 @@ class KindCosts:
 
         Until one of the kind was answered, the densest prompts of all ``kinds`` stand in for it.
         """
-        if self.bound is None:
+        # The dearest says more where an earlier part of the run knew how dense prompts are.
+        is_of_earlier = self.answered and self.dearest[_TOKENS] > 0 and not self.densest
+        if self.bound is None or is_of_earlier:
             return zeros()
         densest = self.densest or max(state.densest for state in kinds)
         density = min(1.0, _DENSER * densest) or 1.0

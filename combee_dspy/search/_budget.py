@@ -42,7 +42,7 @@ class Purse(RolloutBudget, TimeBudget):
     :class:`BudgetReached` where even what they give back would not be enough.
 
     - With ``max_tokens`` a call costs at most that, and a token for each byte of its prompt; once
-      some prompts have been counted, half as many again as the densest of them took.
+      some prompts have been counted, twice as many tokens a byte as the densest of them took.
       Without it, an effect costs at most as much as the dearest of its kind so far, and twice as
       much while others are in flight. It makes as many calls as any of its kind has made.
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
@@ -56,7 +56,8 @@ class Purse(RolloutBudget, TimeBudget):
       was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the kind
-    has made, what tools and images add to a prompt, and without ``max_tokens`` an effect dearer
+    has made, what tools and images add to a prompt, a prompt more than twice as dense as any before
+    it, and without ``max_tokens`` an effect dearer
     than any before.
 
     Args:
@@ -124,11 +125,11 @@ class Purse(RolloutBudget, TimeBudget):
         self._kept_back = np.maximum(self._kept_back, rollouts * rollout.mean + spread)
 
     @property
-    def pays_validation(self) -> bool:
-        """Whether what was learned before a limit cut something may still be validated: not once
-        the time is over, and not where a kill holds room for a while, since then the run goes on.
+    def can_cut(self) -> bool:
+        """Whether what was learned before a limit refuses a call counts: not once the time is over,
+        and not where a kill holds room for a while, since then the run goes on.
         """
-        return bool(self._kept_back.any()) and not self.is_over and not self.postponed
+        return not self.is_over and not self.postponed
 
     def begin_last(self) -> None:
         """Let the last validation and tests have all that was set aside or kept back for them.
@@ -291,7 +292,8 @@ class Purse(RolloutBudget, TimeBudget):
         if reason := self._refused_by(used, least, self._kept_back):
             raise BudgetReached(f"{reason}: not enough for another update")
         room = self._limits - used - self._kept_back
-        return int(min(most, times_paid(room, each), times_paid(room - reading, rollout)))
+        rows = min(most, times_paid(room, each), times_paid(room - reading, rollout))
+        return int(max(rows, fewest))
 
     @property
     def _row_cost(self) -> Amounts:
@@ -304,7 +306,7 @@ class Purse(RolloutBudget, TimeBudget):
     @property
     def _rollout_cost(self) -> Amounts:
         rollout = self._kinds["rollout"]
-        return rollout.dearest if rollout.ended else self._most("rollout")
+        return rollout.mean if rollout.charged else self._most("rollout")
 
     def _used(self, sent_again: int = 0) -> Amounts:
         """Return what is booked, held or likely lost, and calls that are sent again."""
@@ -337,7 +339,8 @@ class Purse(RolloutBudget, TimeBudget):
     def _passed_by(self, used: Amounts, more: Amounts, kept_back: Amounts | None = None) -> str:
         """Return which limit would be passed by more than is used; empty for none."""
         apart = zeros() if kept_back is None else kept_back
-        passed = np.flatnonzero(used + apart + more > self._limits)
+        # What takes nothing of a limit passes none, also where nothing is left of it.
+        passed = np.flatnonzero((more > 0) & (used + apart + more > self._limits))
         if not passed.size:
             return ""
         first = int(passed[0])

@@ -23,6 +23,8 @@ from combee_dspy.stopping import Limits
 # Effects that may begin beside the checks of a run: what a wrong key or a metric that raises may
 # cost.
 _FEW = 8
+# Purposes of effects without which a text does not count.
+_OF_VALIDATION = frozenset({"validation", "screen", "calibration"})
 
 
 class Paid(Protocol):
@@ -149,7 +151,7 @@ class Buyer:
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         largest = bound() if purse.by_tokens else None
         # Without the first update's rollouts there is nothing to validate.
-        is_due = effect.purpose == "validation" or (effect.purpose, effect.step) == ("train", 0)
+        is_due = effect.purpose in _OF_VALIDATION or (effect.purpose, effect.step) == ("train", 0)
         most = await purse.reserve_cost(kind, largest, is_due=is_due)
         reserved = time.time()
         effect = replace(effect, started=reserved)

@@ -13,7 +13,6 @@ from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import FailedCall, Lessons, Role, fields_key
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.search._amounts import COUNTED
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._describe import budget_digest
@@ -36,6 +35,7 @@ class Contexts:
     books: Books
 
     def __post_init__(self) -> None:
+        self._digest = budget_digest(self.task)
         self._too_long: dict[int, int] = {}  # estimated tokens of the shortest inputs, by update
 
     @cached_property
@@ -91,9 +91,7 @@ class Contexts:
         ask = partial(
             self.effects.call, signature, inputs, place, role, step=step, temperature=temperature
         )
-        # By the task, not by the purse: a replay may hold no limit.
-        may_cut = any(getattr(self.task.limits, name) is not None for name in COUNTED)
-        answer = await (self._ask_or_cut(ask, place, step) if may_cut else ask())
+        answer = await self._ask_or_cut(ask, place, step)
         if role == "proposer" and isinstance(answer, FailedCall) and answer.too_long:
             tokens = estimate_record_tokens(inputs)
             self._too_long[step] = min(tokens, self._too_long.get(step, tokens))
@@ -104,18 +102,17 @@ class Contexts:
     ) -> dspy.Prediction | FailedCall:
         """Ask an LM, unless a budget has no room for it.
 
-        Where a validation is kept back, that ends the run after its update: what was learned before
-        is paid for, and is validated. It stays so where the run is compiled again, unless with
-        another budget.
+        That ends the run after its update: what was learned before is paid for, and is validated.
+        It stays so where the run is compiled again, unless with another budget.
         """
         effects = self.effects
-        decision = f"cut-call/{budget_digest(self.task)}/{step}/{'/'.join(map(str, place))}"
+        decision = f"cut-call/{self._digest}/{step}/{'/'.join(map(str, place))}"
         reason = effects.past_decision(decision)
         if reason is None:
             try:
                 return await ask()
             except BudgetReached as reached:
-                if not effects.purse.pays_validation:
+                if not effects.purse.can_cut:
                     raise
                 cut = str(reached)
             reason = await effects.decide(decision, lambda: cut, step=step)

@@ -30,7 +30,8 @@ class Budget(StoppingRule):
     by ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by the dearest
     call of its kind so far, or of any kind where the run has seen none of its own. Only what nobody
     knows beforehand passes a limit: a rollout that makes more calls than any before, what a tool
-    adds to a prompt, or, without a ``max_tokens``, an effect dearer than any before. A run that has
+    adds to a prompt, a prompt that has more than twice as many tokens a byte as any before, or,
+    without a ``max_tokens``, an effect dearer than any before. A run that has
     passed one says by how much. A run that was resumed has one budget: what
     its earlier parts spent counts. What was in flight when it was killed counts with the mean cost
     of its kind. So does a call whose answer never arrived or could not be read, unless

@@ -298,7 +298,7 @@ def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(
 
 @pytest.mark.parametrize(
     ("name", "share", "most"),
-    [("tokens", 0.6, None), ("tokens", 0.7, None), ("tokens", 0.7, 200), ("calls", 0.9, None)],
+    [("tokens", 0.6, None), ("tokens", 0.7, None), ("tokens", 0.75, 200), ("calls", 0.9, None)],
 )
 def test_what_was_read_before_a_limit_on_cost_is_validated(
     tmp_path: Path, name: str, share: float, most: int | None
@@ -316,6 +316,9 @@ def test_what_was_read_before_a_limit_on_cost_is_validated(
     arguments |= {"budget": Budget(**{name: int(share * spent)}), "log_dir": tmp_path}
     report = World.made(**lm).compile(**arguments).combee_report
     assert report.best_score > report.seed_score
+    if name == "tokens":
+        assert rows(tmp_path, "SELECT * FROM effect WHERE key LIKE 'decision/cut-call/%'")
+        assert not rows(tmp_path, "SELECT * FROM effect WHERE kind = 'rollout' AND step > 0")
     world = World.made(**lm)
     again = world.compile(**arguments).combee_report
     assert (again.best_score, again.reason) == (report.best_score, report.reason)
@@ -364,9 +367,8 @@ def test_recorded_rows_bring_down_what_a_row_costs() -> None:
 
 def test_what_is_kept_back_is_for_validations_alone() -> None:
     usage = [CallUsage("task", "scripted/task", calls=1)]
-    purse = Purse(Limits(calls=20), [("rollout", usage)] * 10)
+    purse = Purse(Limits(calls=20), [*[("rollout", usage)] * 10, ("feedback/feedback", ())])
     purse.keep_validation(8)
-    assert purse.pays_validation
 
     async def bought(*, is_due: bool) -> int:
         count = 0
@@ -382,11 +384,19 @@ def test_what_is_kept_back_is_for_validations_alone() -> None:
         return [await bought(is_due=False), await bought(is_due=True)]
 
     assert asyncio.run(run()) == [2, 8]
-    purse.begin_last()
-    assert not purse.pays_validation
-    late = Purse(Limits(calls=20, seconds=1e-6), [("rollout", usage)] * 10)
-    late.keep_validation(8)
-    assert not late.pays_validation, "nothing is validated once the time is over"
+    # What costs nothing passes no limit, though nothing is left.
+    assert asyncio.run(purse.reserve_cost("feedback/feedback")) == {"calls": 0}
+
+
+def test_calls_are_cut_neither_late_nor_while_a_kill_holds_room() -> None:
+    usage = [CallUsage("task", "scripted/task", calls=1)]
+    assert Purse(Limits(calls=20), [("rollout", usage)] * 20).can_cut
+    assert not Purse(Limits(calls=20, seconds=1e-6)).can_cut, "nothing is validated any more"
+    lost = Lost(is_rollout=True, most={"calls": 50.0}, until=time.time() + 600)
+    held = Purse(Limits(calls=60), [("rollout", usage)] * 11, [lost])
+    with pytest.raises(BudgetReached):
+        asyncio.run(held.reserve_cost("rollout"))
+    assert not held.can_cut, "the run goes on once that is free"
 
 
 def test_a_replay_waits_where_the_run_did(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
     assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
 
 
-def test_lines_that_copy_together_go_and_take_no_other_line_with_them():
+def test_a_line_that_copies_together_with_others_goes_and_takes_none_with_it():
     """Sentences of one answer, each a lesson, may quote a row that neither quotes alone."""
     quote = " ".join(f"ant0x{place}" for place in range(16)).split()
     lines = ["Be brief.", f"As in {' '.join(quote[:8])}.", f"{' '.join(quote[8:])} says.", "Go on."]
@@ -86,13 +86,13 @@ def test_lines_that_copy_together_go_and_take_no_other_line_with_them():
     lessons = Lessons("self", tuple(map(Lesson, lines)))
     assert not any(map(index.copied, lines)) and index.copied("\n".join(lines))
     rest = cut_copies(lessons, index, (), events.append)
-    assert [lesson.text for lesson in rest.lessons] == ["Be brief.", "Go on."]
-    assert events == [CopiesRemoved(tuple(lines[1:3]), 2)]
+    assert [lesson.text for lesson in rest.lessons] == [*lines[:2], "Go on."]
+    assert events == [CopiesRemoved((lines[2],), 1)]
 
     edit = Edit(instruction=write_section("Answer.", lines))
     left, refused = without_copies(edit, GuardInput("self", "Answer."), index)
-    assert read_section(left.instruction)[1] == ["Be brief.", "Go on."]
-    assert refused == tuple(lines[1:3])
+    assert read_section(left.instruction)[1] == [*lines[:2], "Go on."]
+    assert refused == (lines[2],)
 
 
 def test_readers_of_examples_know_how_much_may_be_copied():

@@ -177,7 +177,10 @@ def test_prompts_tell_how_many_tokens_their_bytes_are() -> None:
 
     assert asyncio.run(reserved()) == {"tokens": 5_000}, "every byte may be a token"
     purse.settle("call/Read", used, largest)
-    assert asyncio.run(reserved()) == {"tokens": 4_000 * 0.25 * 1.5 + 1_000}
+    assert asyncio.run(reserved()) == {"tokens": 4_000 * 0.25 * 2 + 1_000}
+    # In a run that goes on, what such calls have cost says more than their bytes.
+    later = Purse(Limits(tokens=9_000), [("call/Read", used)])
+    assert asyncio.run(later.reserve_cost("call/Read", largest)) == {"tokens": 1_050}
     # A service that counts no prompt tokens tells nothing.
     silent = Purse(Limits(tokens=9_000))
     silent.settle("call/Read", [CallUsage("proposer", "m", 1)], largest)

@@ -76,6 +76,15 @@ def test_a_limit_on_tokens_cuts_no_update_of_traces() -> None:
     assert (report.recorded, report.reason) == (len(TRACES), "all traces are read")
 
 
+def test_what_was_read_of_traces_stays_though_nothing_validates_it(tmp_path: Path) -> None:
+    spent = compiled(World.made(), reflection_minibatch_size=24).combee_report.costs.total.tokens
+    budget = Budget(tokens=int(0.7 * spent))
+    arguments: dict[str, Any] = {"reflection_minibatch_size": 24, "log_dir": tmp_path}
+    program = compiled(World.made(), budget=budget, **arguments)
+    assert rows(tmp_path, "SELECT * FROM effect WHERE key LIKE 'decision/cut-call/%'")
+    assert "the word for" in program.signature.instructions
+
+
 def test_no_trace_is_passed_over_once_a_limit_on_cost_has_cut_a_reading(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {
         "reflection_minibatch_size": 6,
@@ -88,6 +97,7 @@ def test_no_trace_is_passed_over_once_a_limit_on_cost_has_cut_a_reading(tmp_path
     cut = compiled(first, budget=Budget(tokens=spent // 2), **arguments).combee_report
     assert "tokens are spent" in cut.reason
     assert cut.recorded < len(TRACES)
+    assert cut.best_score > cut.seed_score
     whole = compiled(second, budget=Budget(tokens=3 * spent), **arguments).combee_report
     assert (whole.recorded, whole.reason) == (len(TRACES), "all traces are read")
     requests = (*first.proposer_lm.requests, *second.proposer_lm.requests)
