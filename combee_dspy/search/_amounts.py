@@ -187,9 +187,7 @@ class KindCosts:
 
         Until one of the kind was answered, the densest prompts of all ``kinds`` stand in for it.
         """
-        # The dearest says more where an earlier part of the run knew how dense prompts are.
-        is_of_earlier = self.answered and self.dearest[_TOKENS] > 0 and not self.densest
-        if self.bound is None or is_of_earlier:
+        if self.bound is None:
             return zeros()
         densest = self.densest or max(state.densest for state in kinds)
         density = min(1.0, _DENSER * densest) or 1.0
@@ -207,6 +205,10 @@ class KindCosts:
         calls = dearest[_CALLS] if self.is_free else max(dearest[_CALLS], 1.0)
         bound = self.largest(kinds) * max(calls, 1.0)
         most = np.where(bound > 0, np.maximum(bound, self.dearest), dearest * growth)
+        if self.answered and self.dearest[_TOKENS] > 0 and not self.densest:
+            # An earlier part of the run knew how dense prompts are: by bytes alone, what it
+            # admitted would be refused.
+            most = np.minimum(most, dearest * growth)
         most[_CALLS] = calls
         return most
 
