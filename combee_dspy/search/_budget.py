@@ -57,8 +57,7 @@ class Purse(RolloutBudget, TimeBudget):
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the kind
     has made, what tools and images add to a prompt, a prompt more than twice as dense as any before
-    it, and without ``max_tokens`` an effect dearer
-    than any before.
+    it, and without ``max_tokens`` an effect dearer than any before.
 
     Args:
         limits: The hard limits.

@@ -21,9 +21,6 @@ from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.strategies import EmitFn, StrategyContext
 
-AskOnce = Callable[[], Awaitable["dspy.Prediction | FailedCall"]]
-"""Asks an LM what was to be asked."""
-
 
 @dataclass(eq=False)
 class Contexts:
@@ -98,7 +95,10 @@ class Contexts:
         return answer
 
     async def _ask_or_cut(
-        self, ask: AskOnce, place: tuple[str | int, ...], step: int
+        self,
+        ask: Callable[[], Awaitable[dspy.Prediction | FailedCall]],
+        place: tuple[str | int, ...],
+        step: int,
     ) -> dspy.Prediction | FailedCall:
         """Ask an LM, unless a budget has no room for it.
 

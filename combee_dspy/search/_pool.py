@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from combee_dspy.aggregators import together
 from combee_dspy.events import CandidateSelected, CandidateValidated
@@ -31,6 +31,8 @@ from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._judging import Failures
 from combee_dspy.search._time_budget import BudgetReached
 
+T = TypeVar("T")
+
 Draws = Mapping[int, Sequence[Rollout]]
 """Rollouts by validation row: one for each draw."""
 
@@ -38,6 +40,11 @@ Draws = Mapping[int, Sequence[Rollout]]
 def mean_scores(draws: Draws) -> dict[int, float]:
     """Return the mean score of each row."""
     return {row: fmean(rollout.score for rollout in rollouts) for row, rollouts in draws.items()}
+
+
+def every_other_first(rows: Sequence[T]) -> Sequence[T]:
+    """Return rows in an order whose first half is spread over all of them: they may be sorted."""
+    return (*rows[::2], *rows[1::2])
 
 
 @dataclass(eq=False)
@@ -114,19 +121,19 @@ class CandidatePool:
     async def validate(self, candidate: Candidate, rows: Sequence[Row], step: int) -> Draws:
         """Run a candidate that update ``step`` made on validation rows; those at hand are free.
 
-        Rows may be sorted, and half of them are enough where a limit cuts the rest: every other
-        comes first.
+        Half of all rows are enough where a limit cuts the rest: see :func:`every_other_first`.
         """
-        rows = (*rows[::2], *rows[1::2])
         place = EffectPlace("validation", step)
         buy = partial(self.effects.rollout, candidate, lane=VALIDATION)
+        order = every_other_first(rows)
         rollouts = await asyncio.gather(
-            *(buy(row, place, replicate=draw) for row in rows for draw in range(self.draws))
+            *(buy(row, place, replicate=draw) for row in order for draw in range(self.draws))
         )
         if step < 0:
             self._keep_time(rollouts)
-        by_row = iter(rollouts)
-        return {row.index: tuple(itertools.islice(by_row, self.draws)) for row in rows}
+        ended = iter(rollouts)
+        by_row = {row.index: tuple(itertools.islice(ended, self.draws)) for row in order}
+        return {row.index: by_row[row.index] for row in rows}
 
     def validated_rows(self, candidate: Candidate, step: int) -> list[int]:
         """Return the validation rows that a candidate of update ``step`` has run on, by index."""

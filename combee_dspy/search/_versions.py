@@ -13,7 +13,7 @@ from combee_dspy.search._blame import Edits
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._keeper import Learned
-from combee_dspy.search._pool import CandidatePool, Draws
+from combee_dspy.search._pool import CandidatePool, Draws, every_other_first
 from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._trials import Trials
 
@@ -97,9 +97,9 @@ async def validate_paid(trials: Trials, text: Candidate, rows: Sequence[int]) ->
     effects = trials.pool.effects
     place = f"paid/last/{budget_digest(trials.pool.task)}"
     past = effects.past_decision(place)
-    spread = (*rows[::2], *rows[1::2])  # they may be sorted, and half of them are enough
+    order = every_other_first(rows) if past is None else past
     results = await asyncio.gather(
-        *(trials.validate(text, [row]) for row in (spread if past is None else past)),
+        *(trials.validate(text, [row]) for row in order),
         return_exceptions=True,
     )
     draws: dict[int, Sequence[Rollout]] = {}

@@ -31,13 +31,13 @@ class Budget(StoppingRule):
     call of its kind so far, or of any kind where the run has seen none of its own. Only what nobody
     knows beforehand passes a limit: a rollout that makes more calls than any before, what a tool
     adds to a prompt, a prompt that has more than twice as many tokens a byte as any before, or,
-    without a ``max_tokens``, an effect dearer than any before. A run that has
-    passed one says by how much. A run that was resumed has one budget: what
-    its earlier parts spent counts. What was in flight when it was killed counts with the mean cost
-    of its kind. So does a call whose answer never arrived or could not be read, unless
-    the service turned it away (any 4xx, 503, 529) or was never reached. What such effects and calls
-    have cost beyond that may pass the limit. The report says by how much, if each call has cost
-    twice the dearest of its kind, or as much as its ``max_tokens`` allow where that is less.
+    without a ``max_tokens``, an effect dearer than any before. A run that has passed one says
+    by how much. A run that was resumed has one budget: what its earlier parts spent counts.
+    What was in flight when it was killed counts with the mean cost of its kind. So does a call
+    whose answer never arrived or could not be read, unless the service turned it away (any 4xx,
+    503, 529) or was never reached. What such effects and calls have cost beyond that may pass
+    the limit. The report says by how much, if each call has cost twice the dearest of its kind,
+    or as much as its ``max_tokens`` allow where that is less.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it
     before the first call where one is not known. Should a program then call a model without a price
