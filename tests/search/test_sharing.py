@@ -98,7 +98,7 @@ def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
     def sizes(place: Path) -> list[int]:
         return [event["size"] for event in events(place, "batch")]
 
-    arguments = {"train": 120, "budget": Budget(seconds=2.0), "skip_perfect_score": False}
+    arguments = {"train": 120, "budget": Budget(seconds=1.0), "skip_perfect_score": False}
     first = World.made().compile(**arguments, log_dir=tmp_path / "first")
     again = World.made().compile(
         **arguments, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first"))
