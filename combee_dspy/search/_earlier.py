@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
@@ -37,8 +38,14 @@ def make_purse(task: Compilation, log: RunLog, decided: Mapping[str, Any]) -> Pu
             earlier_costs(reader, log.number),
             lost_effects(reader, log.number, _longest_call(task)),
             _earlier_seconds(reader, log.number),
-            charged=f"decision/end/{budget_digest(task)}" not in decided,
+            charged=not _was_ended(decided, budget_digest(task)),
         )
+
+
+def _was_ended(decided: Mapping[str, Any], budget: str) -> bool:
+    """Return whether a budget ended a run, by its digest: in an update, or as a rule before one."""
+    ends = (place for place, entry in decided.items() if entry["value"])
+    return any(re.fullmatch(rf"decision/(end|stop/\d+)/{budget}", place) for place in ends)
 
 
 def _longest_call(task: Compilation) -> float:

@@ -5,6 +5,7 @@ programs.
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from combee_dspy.exceptions import (
     JournalError,
     TaskCancelledError,
 )
+from combee_dspy.stopping import RunView, StoppingRule
+from combee_dspy.testing import ScriptedRequest
 from tests.slow import slow_but
-from tests.worlds import TwoSteps, World, events, examples, metric, rows
+from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
 
 
 def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
@@ -110,6 +113,26 @@ def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
     assert again.combee_report.updates == first.combee_report.updates
     with pytest.raises(ArgumentValueError, match="holds no run"):
         World.made().compile(**arguments, search=Search(replay=str(tmp_path / "nowhere")))
+
+
+class TwoUpdates(StoppingRule):
+    def check(self, view: RunView) -> str | None:
+        return "two updates are done" if view.updates >= 2 else None
+
+
+def test_a_replay_of_a_run_that_a_rule_ended_takes_the_time_that_it_needs(tmp_path: Path) -> None:
+    def slow_answer(request: ScriptedRequest) -> str:
+        time.sleep(0.1)
+        return task_answer(request)
+
+    arguments = {"budget": Budget(seconds=1.0) | TwoUpdates(), "skip_perfect_score": False}
+    first = World.made().compile(**arguments, log_dir=tmp_path)
+    replay = {"search": Search(replay=str(tmp_path))}
+    again = World.made(slow_answer).compile(**arguments, **replay)
+    assert again.combee_report.seconds > 1
+    assert again.combee_report.reason == first.combee_report.reason
+    assert again.combee_report.updates == first.combee_report.updates
+    assert again.dump_state() == first.dump_state()
 
 
 def tasks() -> list[Task]:
