@@ -12,7 +12,7 @@ from itertools import pairwise
 from combee_dspy.aggregators._lessons import sentences
 from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
-from combee_dspy.reflections import texts_in
+from combee_dspy.reflections import ends, texts_in
 
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
@@ -37,9 +37,6 @@ _FAR_MORE = 2.0
 # Sentences of a lone text, and mistakes of its call, from which on it is no single lesson; examples
 # that all texts of an answer cite, from which on that tells nothing of any.
 _SEVERAL = 3
-# A record tells its subject near its ends, the feedback at the last; one log must not cost more
-# than all lessons.
-_END_CHARS = 2_000
 
 
 def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
@@ -91,11 +88,6 @@ def _numbers(citation: re.Match[str]) -> list[int]:
 
 def _is_within(citation: re.Match[str], most: int) -> bool:
     return all(1 <= number <= most for number in _numbers(citation))
-
-
-def ends(text: str) -> str:
-    """Return the two ends of a long text, and a shorter one whole."""
-    return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} {text[-_END_CHARS:]}"
 
 
 def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:

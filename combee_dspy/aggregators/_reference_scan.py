@@ -14,7 +14,6 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import arrived, together
-from combee_dspy.aggregators._citations import ends
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._prompts import RelateLessons
@@ -25,7 +24,7 @@ from combee_dspy.edits import BookEdit
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.lessons import BookLesson, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
-from combee_dspy.reflections import Vocabulary, feedback_text, texts_in
+from combee_dspy.reflections import Vocabulary, example_text
 from combee_dspy.strategies import StrategyContext, parameters
 
 # How many ways of dealing lessons into groups :meth:`ReferenceScan.relate` asks about.
@@ -148,7 +147,7 @@ async def _compare(
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
     lessons = [lesson.text for lesson in draft.book.lessons]
     # Thousands of examples take long, in which nothing else could run.
-    vocabulary = await asyncio.to_thread(Vocabulary.of, lessons, map(_example_text, examples))
+    vocabulary = await asyncio.to_thread(Vocabulary.of, lessons, map(example_text, examples))
     unanswered: list[list[BookLesson]] = []
     is_related = False
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
@@ -180,12 +179,6 @@ async def _compare(
             )
         )
     return draft
-
-
-def _example_text(reflection: Reflection) -> str:
-    """Return the words that tell an example from others: its inputs and its feedback."""
-    inputs = " ".join(texts_in(reflection.record.get("Inputs")))
-    return f"{ends(inputs)} {ends(feedback_text(reflection))}"
 
 
 async def _ask(

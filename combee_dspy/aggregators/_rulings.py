@@ -16,11 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from combee_dspy.aggregators._citations import ends
 from combee_dspy.edits import Credit
 from combee_dspy.lessons import BookLesson, certainty
 from combee_dspy.records import Reflection
-from combee_dspy.reflections import feedback_text, normalised, subject_words, texts_in
+from combee_dspy.reflections import ends, feedback_text, normalised, subject_words, texts_in
 
 # Feedback with more words of its own than these explains, and names no choice.
 _ANSWER_WORDS = 2

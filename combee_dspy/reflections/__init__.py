@@ -4,8 +4,10 @@ from combee_dspy.ngrams import ngram_counts, unit_length
 from combee_dspy.reflections._fitting import LEAST_TOKENS, MAX_PARTS, fit_reflections, is_cut
 from combee_dspy.reflections._records import (
     MEDIA_TOKENS,
+    ends,
     estimate_record_tokens,
     estimate_tokens,
+    example_text,
     feedback_text,
     fit_lines,
     is_media,
@@ -22,8 +24,10 @@ __all__ = [
     "MEDIA_TOKENS",
     "NearDuplicates",
     "Vocabulary",
+    "ends",
     "estimate_record_tokens",
     "estimate_tokens",
+    "example_text",
     "feedback_text",
     "fit_lines",
     "fit_reflections",

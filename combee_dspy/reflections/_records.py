@@ -20,6 +20,9 @@ differ by model.
 """
 
 _KEY_TOKENS = 3
+# A record tells its subject near its ends, the feedback at the last; one log must not cost more
+# than all lessons.
+_END_CHARS = 2_000
 # DSPy marks typed values inside a rendered prompt with this and turns what follows back into
 # message content: in the text of a record it could smuggle in an image's address.
 _MARK, _HARMLESS = "<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-"
@@ -123,6 +126,17 @@ def feedback_text(reflection: Reflection) -> str:
         value for key, value in reflection.record.items() if "feedback" in str(key).casefold()
     )
     return "\n".join(text for value in fields for text in texts_in(value))
+
+
+def ends(text: str) -> str:
+    """Return the two ends of a long text, and a shorter one whole."""
+    return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} {text[-_END_CHARS:]}"
+
+
+def example_text(reflection: Reflection) -> str:
+    """Return the words that tell an example from others: its inputs and its feedback."""
+    inputs = " ".join(texts_in(reflection.record.get("Inputs")))
+    return f"{ends(inputs)} {ends(feedback_text(reflection))}"
 
 
 def render_records(reflections: Iterable[Reflection]) -> list[dict[str, object]]:
