@@ -109,7 +109,7 @@ async def validate_paid(trials: Trials, text: Candidate, rows: Sequence[int]) ->
         draws.update(result if isinstance(result, Mapping) else {})
     if len(draws) < len(rows) and not effects.purse.postponed:
         await effects.decide(place, lambda: sorted(draws))
-    return draws
+    return dict(sorted(draws.items()))
 
 
 @dataclass(eq=False)

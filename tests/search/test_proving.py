@@ -38,6 +38,7 @@ from combee_dspy.search._choices import compare
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_search import halved
 from combee_dspy.search._trials import LessonLines, Trials, Validated
+from combee_dspy.search._versions import validate_paid
 from combee_dspy.weighers import Posterior
 from tests.search.test_growing import Teaches
 from tests.worlds import World, events
@@ -329,6 +330,13 @@ def test_the_last_text_runs_on_the_rows_that_are_left_if_they_are_half_of_all(
     assert len(bench.members[-1].scores) == rows
     assert lines_of(text) == list(LINES if room < 3 else LINES[:2])
     assert bench.warned is (2 < room < 6)
+
+
+def test_draws_of_the_last_text_come_in_the_order_of_their_rows() -> None:
+    pool: Any = Bench(lambda *_: 1.0)
+    draws = asyncio.run(validate_paid(Trials(pool, 0, 60), text_of(LINES), range(6)))
+    assert [row for _, row in pool.bought] == [0, 2, 4, 1, 3, 5]
+    assert list(draws) == list(range(6))
 
 
 @pytest.mark.parametrize("spoiled", [0, 1, 2])
