@@ -325,6 +325,18 @@ def test_what_was_read_before_a_limit_on_cost_is_validated(
     assert not world.asked
 
 
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_a_validation_that_the_clock_may_cut_runs_on_every_other_row_first(keep: Any) -> None:
+    world, budget = World.made(), Budget(updates=1, seconds=1_000)
+    world.compile(budget=budget, search=Search(keep=keep), num_threads=1)
+    asked = [
+        (request.system, int(re.findall(r"Number (\d+)", request.last)[-1]))
+        for request in world.task_lm.requests
+    ]
+    last = [number for system, number in asked if system == asked[-1][0] and number >= 100]
+    assert last == [*range(100, 112, 2), *range(101, 112, 2)]
+
+
 def test_rollouts_that_run_out_beside_a_limit_on_cost_cut_no_run_off(tmp_path: Path) -> None:
     def compiled(name: str, **limits: int) -> Any:
         return (

@@ -345,6 +345,9 @@ def test_a_text_whose_validation_a_budget_cuts_counts_by_half_of_the_rows(
         assert joined == ({0: 12, 1: validated} if counts else {0: 12})
     (selected,) = events(tmp_path, "selected")
     assert (f"cut at {validated} of 12 rows" in selected["reason"]) is counts
+    (cut,) = rows(tmp_path, "SELECT value FROM effect WHERE key LIKE 'decision/cut/%'")
+    ran = json.loads(cut["value"])["value"].get("rows")
+    assert ran == ([*range(9), 10] if counts else None), "every other row goes first"
 
 
 def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
