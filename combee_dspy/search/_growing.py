@@ -12,11 +12,13 @@ from combee_dspy.search._blame import BLAMED, Edits, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Member, Scores, paired
 from combee_dspy.search._choices import choose_version, is_large, spare
+from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import silence
 from combee_dspy.search._keeper import Keeper, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._trials import LessonLines, Trials, Validated
 from combee_dspy.search._versions import RowScores, Version, ended_well, join_cut_off
 
@@ -174,9 +176,13 @@ class Growing(Keeper):
             self._best = text, scores
 
     async def _blame(self, step: int) -> Edits:
-        """Return edits that retire lines of a version which spoil rows, by the books after it."""
+        """Return edits that retire lines of a version which spoil rows, by the books after it.
+
+        Tests that a limit cuts edit nothing, and so again where the limit is no longer there.
+        """
+        cut = f"cut-tests/{budget_digest(self._task)}/{step}"
         draws = await ended_well(self._versions[step].validation)
-        if draws is None:
+        if draws is None or self._effects.past_decision(cut):
             return []
         student, last = await self.pool.student(), self._last_validated(step)
         earlier, before = student.candidate, student.scores
@@ -187,7 +193,13 @@ class Growing(Keeper):
         tested = Validated(artifact, self._versions[step].text, draws)
         trials = Trials(self.pool, step, BLAMED)
         lines = LessonLines(artifact, books)
-        return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
+        try:
+            return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
+        except BudgetReached as reached:
+            reason = str(reached)
+        if not self._effects.purse.postponed:
+            await self._effects.decide(cut, lambda: reason, step=step)
+        return []
 
     async def check(self, learned: Learned) -> None:
         """Wait for the validation of the new text, if it gets one."""

@@ -20,8 +20,10 @@ from combee_dspy.edits import BookEdit, Retire
 from combee_dspy.lessons import lesson_id
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Lesson, Lessons
+from combee_dspy.search import _growing
 from combee_dspy.search._blame import BLAMED
 from combee_dspy.search._candidates import Row
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._versions import RowScores
 from combee_dspy.stopping import RunView, StoppingRule
 from tests.slow import slow_but
@@ -193,6 +195,21 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
     assert poison["state"] == "retired" and "are right without it" in poison["reason"]
     assert poison["effect"]["difference"] < 0 and poison["effect"]["rows"] >= 1
     assert [rule in text for rule in RULES] == [True, False, True, True]
+
+
+def test_tests_of_lines_that_a_limit_has_cut_are_cut_in_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut(*_: Any) -> Any:
+        raise BudgetReached("nothing is left for tests")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_growing, "blame", cut)
+        grow(tmp_path / "first", *RULES)
+    search = Search(keep="trunk", staleness=1, replay=str(tmp_path / "first"))
+    grow(tmp_path / "again", *RULES, search=search)
+    assert "Poison" in texts_by_update(tmp_path / "first")[3]
+    assert texts_by_update(tmp_path / "again") == texts_by_update(tmp_path / "first")
 
 
 @pytest.mark.parametrize(("rollouts", "is_large"), [(95, False), (96, True)])
