@@ -223,6 +223,8 @@ class Loop:
         if self._progress.cut is not None:
             step, reached = self._progress.cut
             self.reason = await self.ending.cut_off(step, str(reached))
+        elif self.effects.purse.cut:
+            self.reason = await self.ending.cut_off(self._begun, self.effects.purse.cut)
 
     async def cut_off(self, reason: str) -> None:
         """End a run whose time is over, with the updates that are committed."""

@@ -83,6 +83,11 @@ def test_what_was_read_of_traces_stays_though_nothing_validates_it(tmp_path: Pat
     program = compiled(World.made(), budget=budget, **arguments)
     assert rows(tmp_path, "SELECT * FROM effect WHERE key LIKE 'decision/cut-call/%'")
     assert "the word for" in program.signature.instructions
+    assert "tokens are spent" in program.combee_report.reason
+    for more in (arguments, {**arguments, "log_dir": None, "search": Search(replay=str(tmp_path))}):
+        again = compiled(World.made(), budget=budget, **more)
+        assert again.combee_report.reason == program.combee_report.reason
+        assert again.dump_state() == program.dump_state()
 
 
 def test_no_trace_is_passed_over_once_a_limit_on_cost_has_cut_a_reading(tmp_path: Path) -> None:
