@@ -50,6 +50,7 @@ async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
         calibrated = run.loop.judging.result()
         try:
             chosen = await clock.hold(run.loop.keeper.result)
+            await run.loop.ending.note_end(run.loop.committed, run.loop.reason)
         except BudgetReached:
             chosen = run.pool.best
     reading = await _read_heldout(run, clock, chosen)

@@ -176,6 +176,14 @@ def budget_digest(task: Compilation) -> str:
     return hashlib.blake2b(limits, digest_size=6).hexdigest()
 
 
+def over_place(task: Compilation) -> str:
+    """Return where a run notes that it came to its end: one of other models may go on for longer,
+    or cost more.
+    """
+    models = stable_repr(models_by_role(task.settings)).encode()
+    return f"over/{budget_digest(task)}/{hashlib.blake2b(models, digest_size=6).hexdigest()}"
+
+
 def _settings_of(lm: Any) -> dict[str, Any]:
     """Return the arguments of an LM's calls; address, key and headers change no answer."""
     kwargs = dict(getattr(lm, "kwargs", None) or {})

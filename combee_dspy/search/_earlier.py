@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
@@ -19,7 +18,7 @@ from combee_dspy.rollouts import lms_of
 from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._describe import budget_digest, lms_by_role
+from combee_dspy.search._describe import budget_digest, lms_by_role, over_place
 
 _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 
@@ -27,25 +26,20 @@ _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 def make_purse(task: Compilation, log: RunLog, decided: Mapping[str, Any]) -> Purse:
     """Return the purse of a run, from which earlier parts of it have spent already.
 
-    Limits on cost and time hold unless the run replays one that this budget has ended: there it
-    ends as well, whatever it has cost by then. A run that a kill held up, or that was killed, was
-    not ended.
+    Limits on cost and time hold unless the run replays one that came to its end, or that this
+    budget has ended: there it ends as well, whatever it has cost by then. A run that a kill held
+    up, or that was killed, was not ended.
     """
     log.wait()  # the start of this part ends the part before
+    ends = (f"decision/{place}" for place in (f"end/{budget_digest(task)}", over_place(task)))
     with Reader(log.journal.path) as reader:
         return Purse(
             task.limits,
             earlier_costs(reader, log.number),
             lost_effects(reader, log.number, _longest_call(task)),
             _earlier_seconds(reader, log.number),
-            charged=not _was_ended(decided, budget_digest(task)),
+            charged=decided.keys().isdisjoint(ends),
         )
-
-
-def _was_ended(decided: Mapping[str, Any], budget: str) -> bool:
-    """Return whether a budget ended a run, by its digest: in an update, or as a rule before one."""
-    ends = (place for place, entry in decided.items() if entry["value"])
-    return any(re.fullmatch(rf"decision/(end|stop/\d+)/{budget}", place) for place in ends)
 
 
 def _longest_call(task: Compilation) -> float:

@@ -49,6 +49,7 @@ from combee_dspy.search._candidates import (
 )
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._rollouts import RolloutBuyer
+from combee_dspy.search._time_budget import BudgetReached
 
 logger = logging.getLogger("combee_dspy")
 
@@ -70,6 +71,7 @@ class Effects:
         decided: Returns what an earlier run decided in a place, or ``None``.
         texts: Scrubs texts before anything follows from them.
         warnings: What people were warned of.
+        refused: Whether a limit has refused an effect.
     """
 
     task: Compilation
@@ -86,6 +88,7 @@ class Effects:
         self._seconds = self.task.settings.validation.rollout_seconds
         self._under_way: dict[str, asyncio.Task[Any]] = {}
         self.warnings: set[str] = set()
+        self.refused = False
         self.buyer = Buyer(self.slots, self.log, self.purse, self.texts, self.warn)
         self._rollouts = RolloutBuyer(self.task, self.shared, self.buyer)
         self.programs = self._rollouts.programs
@@ -260,7 +263,8 @@ class Effects:
 
     def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._under_way[key]
-        silence(task)
+        if not task.cancelled():
+            self.refused |= isinstance(task.exception(), BudgetReached)
 
     async def _find(
         self,

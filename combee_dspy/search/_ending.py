@@ -11,7 +11,7 @@ from gepa.utils.stop_condition import StopperProtocol
 from combee_dspy._private import GEPAState
 from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._describe import budget_digest
+from combee_dspy.search._describe import budget_digest, over_place
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._keeper import Learned
@@ -45,7 +45,7 @@ class Ending:
         # By component, the first update with a rollout that called its predictor, and without.
         self._first_traced: dict[str, int] = {}
         self._first_missed: dict[str, int] = {}
-        self._key = budget_digest(self.task)
+        self._key, self._over = budget_digest(self.task), over_place(self.task)
 
     def begin(self) -> None:
         """Note that an update begins, before its minibatch is drawn."""
@@ -93,12 +93,24 @@ class Ending:
         ended = await self.effects.decide(f"end/{self._key}", lambda: data, step=step)
         return str(ended["reason"])
 
+    async def note_end(self, step: int, reason: str) -> None:
+        """Note that a run ended before update ``step``, where no limit has refused any of it.
+
+        A replay ends there, too, whatever its updates and its last tests cost.
+        """
+        if not (self.effects.refused or self.effects.purse.postponed):
+            over = {"step": step, "reason": reason}
+            await self.effects.decide(self._over, lambda: over, step=step)
+
     async def reason(self, step: int) -> str:
         """Return why update ``step`` does not begin; empty where it does."""
         ended = self.effects.past_decision(f"end/{self._key}")
         if ended is not None and step >= ended["step"]:
             self.effects.purse.exhausted = True
             return str(ended["reason"])
+        over = self.effects.decided(f"decision/{self._over}")
+        if over is not None and step >= over["value"]["step"]:
+            return str(over["value"]["reason"])
         if not self.batches.left:
             return self.batches.done
         limit = self.effects.purse.limits.updates

@@ -5,8 +5,7 @@ programs.
 from __future__ import annotations
 
 import sqlite3
-import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,22 @@ from combee_dspy.exceptions import (
     JournalError,
     TaskCancelledError,
 )
+from combee_dspy.search._growing import Growing
+from combee_dspy.search._time_budget import TimeBudget
 from combee_dspy.stopping import RunView, StoppingRule
-from combee_dspy.testing import ScriptedRequest
+from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from tests.slow import slow_but
-from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    events,
+    examples,
+    in_kind,
+    metric,
+    proposer_answer,
+    rows,
+    task_answer,
+)
 
 
 def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
@@ -120,19 +131,72 @@ class TwoUpdates(StoppingRule):
         return "two updates are done" if view.updates >= 2 else None
 
 
-def test_a_replay_of_a_run_that_a_rule_ended_takes_the_time_that_it_needs(tmp_path: Path) -> None:
-    def slow_answer(request: ScriptedRequest) -> str:
-        time.sleep(0.1)
-        return task_answer(request)
-
-    arguments = {"budget": Budget(seconds=1.0) | TwoUpdates(), "skip_perfect_score": False}
-    first = World.made().compile(**arguments, log_dir=tmp_path)
-    replay = {"search": Search(replay=str(tmp_path))}
-    again = World.made(slow_answer).compile(**arguments, **replay)
-    assert again.combee_report.seconds > 1
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        (Budget(seconds=1.0) | TwoUpdates(), "two updates are done"),
+        (Budget(seconds=1.0, updates=3), "3 updates are done"),
+        (Budget(seconds=1.0, rollouts=60), "rollouts left"),
+        (Budget(seconds=1.0), "found nothing new"),
+    ],
+)
+def test_a_replay_of_a_run_that_came_to_its_end_takes_the_time_that_it_needs(
+    budget: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimeBudget, "seconds", 0.0)
+    first = World.made().compile(budget=budget, log_dir=tmp_path)
+    assert reason in first.combee_report.reason
+    monkeypatch.setattr(TimeBudget, "seconds", 9.0)
+    again = World.made().compile(budget=budget, search=Search(replay=str(tmp_path)))
     assert again.combee_report.reason == first.combee_report.reason
     assert again.combee_report.updates == first.combee_report.updates
     assert again.dump_state() == first.dump_state()
+
+
+def test_a_replay_whose_rows_still_fail_ends_where_the_run_did(tmp_path: Path) -> None:
+    rules = iter(range(1_000))
+
+    def new_rule(request: ScriptedRequest) -> str:
+        return proposer_answer(request).replace("Rule", f"Rule {next(rules)}")
+
+    def unknown(request: ScriptedRequest) -> str:
+        return in_kind(request, {"answer": "unknown"})
+
+    arguments: dict[str, Any] = {"budget": Budget(updates=12), "reflection_minibatch_size": 12}
+    first = World.made().compile(**arguments, log_dir=tmp_path).combee_report
+    assert first.updates < 12
+    world = World.made(unknown, new_rule)
+    again = world.compile(**arguments, search=Search(replay=str(tmp_path))).combee_report
+    assert (again.updates, again.reason) == (first.updates, first.reason)
+
+
+@pytest.mark.parametrize("first", ["is killed", "has tests cut", "has another model"])
+def test_a_replay_of_a_run_that_came_to_no_such_end_holds_its_limits(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Growing.result
+
+    async def cut(keeper: Growing) -> Any:
+        if first == "is killed":
+            raise RuntimeError(first)
+        monkeypatch.setattr(TimeBudget, "seconds", 1.1 if first == "has tests cut" else 0.0)
+        return await result(keeper)
+
+    monkeypatch.setattr(Growing, "result", cut)
+    monkeypatch.setattr(TimeBudget, "seconds", 0.0)
+    arguments: dict[str, Any] = {
+        "budget": Budget(seconds=1.0, updates=3),
+        "reflection_minibatch_size": 4,
+    }
+    world = World.made()
+    if first == "has another model":
+        world.task_lm = ScriptedLM(task_answer, model="scripted/other", temperature=0.0)
+    with suppress(RuntimeError):
+        report = world.compile(**arguments, log_dir=tmp_path).combee_report
+        assert report.reason == "3 updates are done"
+    monkeypatch.setattr(TimeBudget, "seconds", 9.0)
+    with pytest.raises(ArgumentValueError, match="ends in the middle of the student's validation"):
+        World.made().compile(**arguments, search=Search(replay=str(tmp_path)))
 
 
 def tasks() -> list[Task]:
