@@ -31,6 +31,9 @@ _FRAME = 256
 # Prompts may hold this multiple of the tokens a byte that the densest of their kind held so far:
 # code and rare words take twice as many as plain English.
 _DENSER = 2.0
+# What stands in for that density in a run that goes on, until it has counted a prompt itself:
+# tokens a byte of plain English.
+_PLAIN = 0.25
 
 
 def cost_of(usage: Iterable[CallUsage]) -> Amounts:
@@ -190,6 +193,10 @@ class KindCosts:
         if self.bound is None:
             return zeros()
         densest = self.densest or max(state.densest for state in kinds)
+        if not densest and self.answered and self.dearest[_TOKENS] > 0:
+            # An earlier part of the run knew how dense prompts are: by bytes alone, what it
+            # admitted would be refused.
+            densest = _PLAIN
         density = min(1.0, _DENSER * densest) or 1.0
         return density * self.bound.prompt + self.bound.answer
 
@@ -205,10 +212,6 @@ class KindCosts:
         calls = dearest[_CALLS] if self.is_free else max(dearest[_CALLS], 1.0)
         bound = self.largest(kinds) * max(calls, 1.0)
         most = np.where(bound > 0, np.maximum(bound, self.dearest), dearest * growth)
-        if self.answered and self.dearest[_TOKENS] > 0 and not self.densest:
-            # An earlier part of the run knew how dense prompts are: by bytes alone, what it
-            # admitted would be refused.
-            most = np.minimum(most, dearest * growth)
         most[_CALLS] = calls
         return most
 

@@ -42,7 +42,8 @@ class Purse(RolloutBudget, TimeBudget):
     :class:`BudgetReached` where even what they give back would not be enough.
 
     - With ``max_tokens`` a call costs at most that, and a token for each byte of its prompt; once
-      some prompts have been counted, twice as many tokens a byte as the densest of them took.
+      some prompts have been counted, twice as many tokens a byte as the densest of them took. A run
+      that goes on takes plain English for the densest until it has counted one itself.
       Without it, an effect costs at most as much as the dearest of its kind so far, and twice as
       much while others are in flight. It makes as many calls as any of its kind has made.
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at

@@ -178,13 +178,36 @@ def test_prompts_tell_how_many_tokens_their_bytes_are() -> None:
     assert asyncio.run(reserved()) == {"tokens": 5_000}, "every byte may be a token"
     purse.settle("call/Read", used, largest)
     assert asyncio.run(reserved()) == {"tokens": 4_000 * 0.25 * 2 + 1_000}
-    # In a run that goes on, what such calls have cost says more than their bytes.
+    # In a run that goes on, nobody knows that: its prompts may be twice as dense as plain English.
     later = Purse(Limits(tokens=9_000), [("call/Read", used)])
-    assert asyncio.run(later.reserve_cost("call/Read", largest)) == {"tokens": 1_050}
+    assert asyncio.run(later.reserve_cost("call/Read", largest)) == {"tokens": 4_000 * 0.5 + 1_000}
     # A service that counts no prompt tokens tells nothing.
     silent = Purse(Limits(tokens=9_000))
     silent.settle("call/Read", [CallUsage("proposer", "m", 1)], largest)
     assert asyncio.run(silent.reserve_cost("call/Read", largest)) == {"tokens": 5_000}
+
+
+def test_a_run_that_goes_on_sends_no_more_long_answers_than_its_limit_pays_for() -> None:
+    """Though those of its earlier part were short."""
+    largest = LargestCall(amounts(200), amounts(4_000))
+    earlier = [("call/Read", cost(100))] * 50
+    purse = Purse(Limits(tokens=10_000), earlier)
+
+    async def read() -> bool:
+        try:
+            await purse.reserve_cost("call/Read", largest)
+        except BudgetReached:
+            return False
+        await asyncio.sleep(0)
+        purse.book(cost(4_100))
+        purse.settle("call/Read", cost(4_100), largest)
+        return True
+
+    async def run() -> list[bool]:
+        return await asyncio.gather(*(read() for _ in range(10)))
+
+    assert sum(asyncio.run(run())) == 1
+    assert purse.spent.tokens == 5_000 + 4_100
 
 
 def test_what_is_kept_back_admits_every_row_of_a_validation() -> None:
