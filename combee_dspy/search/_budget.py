@@ -117,12 +117,10 @@ class Purse(RolloutBudget, TimeBudget):
         """Keep back the cost of a last validation, by the mean of the rollouts so far. What is kept
         back already stays.
         """
-        rollout = self._kinds["rollout"]
-        if not rollouts:
-            return
-        # The last of them is admitted only where the most that one may cost is left.
-        spread = np.maximum(self._most("rollout") - rollout.mean, 0)
-        self._kept_back = np.maximum(self._kept_back, rollouts * rollout.mean + spread)
+        if rollouts:
+            # The last of them is admitted only where the most that one may cost is left.
+            cost = (rollouts - 1) * self._kinds["rollout"].mean + self._most("rollout")
+            self._kept_back = np.maximum(self._kept_back, cost)
 
     @property
     def can_cut(self) -> bool:
@@ -285,14 +283,15 @@ class Purse(RolloutBudget, TimeBudget):
         each = self._row_cost
         used = self._used() + self._under_way * each
         rollout = self._rollout_cost
-        # Few rows take a whole call to read, too, which is refused where it may pass the limit.
+        # Few rows take a whole call to read, too, which is refused where it may pass the limit. So
+        # is the last rollout.
         readings = (self._most(kind) for kind in self._kinds if kind.startswith("call/"))
-        reading = np.max([zeros(), *readings], axis=0)
-        least = np.maximum(fewest * each, fewest * rollout + reading)
+        spread = np.max([zeros(), self._most("rollout") - rollout, *readings], axis=0)
+        least = np.maximum(fewest * each, fewest * rollout + spread)
         if reason := self._refused_by(used, least, self._kept_back):
             raise BudgetReached(f"{reason}: not enough for another update")
         room = self._limits - used - self._kept_back
-        rows = min(most, times_paid(room, each), times_paid(room - reading, rollout))
+        rows = min(most, times_paid(room, each), times_paid(room - spread, rollout))
         return int(max(rows, fewest))
 
     @property

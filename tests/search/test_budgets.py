@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from dspy.utils.exceptions import LMServerError
 
@@ -27,7 +28,7 @@ from combee_dspy.journal._writer import Writer
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search import _earlier
-from combee_dspy.search._amounts import Lost
+from combee_dspy.search._amounts import LargestCall, Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._earlier import earlier_costs, lost_effects
@@ -375,6 +376,26 @@ def test_recorded_rows_bring_down_what_a_row_costs() -> None:
     assert purse.rows_paid(100, 3) == (100 - 32) // 4
     purse.recorded = 24
     assert purse.rows_paid(100, 3) == (100 - 32) // 2, "at least as much again as its rollout"
+
+
+def test_rows_are_paid_for_where_the_last_of_them_may_cost_the_most() -> None:
+    used = [CallUsage("task", "m", 1, 0, 0, 1_000, 0, 0.0, None, 0.1)]
+    largest = LargestCall(np.array([0, 4_000, 0, 0]), np.array([0, 6_300, 0, 0]))
+
+    async def sent(room: int) -> int:
+        purse = Purse(Limits(tokens=4_000 + room), [("rollout", used)] * 4)
+        await purse.reserve_cost("rollout", largest)
+        purse.settle("rollout", None)
+        planned = purse.rows_paid(8, 3)
+        for _ in range(planned):
+            await purse.reserve_cost("rollout", largest)
+            purse.book(used)
+            purse.settle("rollout", used, largest)
+        return planned
+
+    with pytest.raises(BudgetReached, match="not enough for another update"):
+        asyncio.run(sent(10_000))
+    assert asyncio.run(sent(11_500)) == 4
 
 
 def test_what_is_kept_back_is_for_validations_alone() -> None:
