@@ -42,6 +42,15 @@ class Calibration:
     threshold: Annotated[float, Field(gt=-1, le=1)] = 0.7
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
+    def share_of(self, planned: int | None) -> float:
+        """Return the share that a run judges by both.
+
+        Args:
+            planned: Training rollouts that it may buy, where known: a short run judges a larger
+                share, so that the minimum is there by half of it.
+        """
+        return min(1.0, max(self.share, 2 * self.minimum / planned)) if planned else self.share
+
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
@@ -85,17 +94,14 @@ class Calibrator:
     Args:
         calibration: The reference, and what agreement is needed.
         seed: The run's seed.
-        planned: Training rollouts that the run may buy, where known: a short run judges a larger
-            share by both, so that the minimum is there by half of it.
+        planned: See :meth:`Calibration.share_of`.
     """
 
     def __init__(
         self, calibration: Calibration, *, seed: int = 0, planned: int | None = None
     ) -> None:
         self.calibration = calibration
-        self.share = calibration.share
-        if planned:
-            self.share = min(1.0, max(self.share, 2 * calibration.minimum / planned))
+        self.share = calibration.share_of(planned)
         self.pairs: list[tuple[float, float]] = []
         self._seed = seed
         self._decided = 0

@@ -194,7 +194,7 @@ class Minibatches:
         if not step or not size or (past is None and not purse.limits_cost):
             return size
         # The first update may take what it needs: without a text nothing is validated.
-        purse.keep_validation(self.pool.size)
+        purse.keep_validation(self.pool.kept_back(size))
         if past is not None:
             return min(size, past)
         if purse.cut:

@@ -49,9 +49,9 @@ class Purse(RolloutBudget, TimeBudget):
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
       most one more than have ended are in flight.
     - A call that is sent again asks first: :meth:`send_again`.
-    - From the first reading on, the likely cost of half a validation is kept back for the last
-      text, and from the second update on that of a whole one: validations alone may take it, and
-      the rollouts of the first update (:meth:`keep_validation`).
+    - From the first reading on, the likely cost of what follows an update's readings is kept back,
+      :meth:`CandidatePool.kept_back`. Screens, validations and calibrations may take it, and the
+      rollouts of the first update (:meth:`keep_validation`).
     - An effect that was in flight at a kill counts with its maximum while a service may be working
       on it, and then with the mean of its kind: a kill must not eat a budget. A call whose answer
       was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.
@@ -114,8 +114,8 @@ class Purse(RolloutBudget, TimeBudget):
             self._lost.add(effect)
 
     def keep_validation(self, rollouts: int) -> None:
-        """Keep back the cost of a last validation, by the mean of the rollouts so far. What is kept
-        back already stays.
+        """Keep back the cost of a last validation and what comes before it, by the mean of the
+        rollouts so far. What is kept back already stays.
         """
         if rollouts:
             # The last of them is admitted only where the most that one may cost is left.

@@ -23,7 +23,7 @@ from combee_dspy.stopping import Limits
 # Effects that may begin beside the checks of a run: what a wrong key or a metric that raises may
 # cost.
 _FEW = 8
-# Purposes of effects without which a text does not count.
+# Purposes of effects without which a text does not count: what is kept back is for them.
 _OF_VALIDATION = frozenset({"validation", "screen", "calibration"})
 
 

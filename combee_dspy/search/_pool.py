@@ -91,6 +91,25 @@ class CandidatePool:
         """Rollouts that one validation takes at most."""
         return len(self.validation) * self.draws
 
+    def kept_back(self, rows: int, *, is_first: bool = False) -> int:
+        """Return the rollouts kept back for what follows the readings of an update: without that
+        it is lost.
+
+        That is a validation, the screens before it, and what a calibration judges, which costs
+        about as much as a rollout.
+
+        Args:
+            rows: The update's.
+            is_first: Half a validation says enough of the first text that grows: a limit may cut
+                it. Later updates are cut to what leaves a whole one.
+        """
+        task, settings = self.task, self.task.settings
+        validation = self.size / 2 if is_first and task.is_trunk else self.size
+        calibration = settings.validation.calibration
+        share = 0.0 if calibration is None else calibration.share_of(task.limits.rollouts)
+        screens = task.children * min(rows, settings.search.screen)
+        return math.ceil(validation) + screens + math.ceil(share * rows)
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know of the rows that candidates are compared on."""

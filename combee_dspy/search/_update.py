@@ -159,9 +159,9 @@ class UpdateLearner:
         row = running.plan.rows[position]
         rollout = await asyncio.shield(running.rollouts[position])
         if running.plan.step == 0:
-            # Readings begin: what they leave of a limit on cost pays for half a validation, which
-            # says enough. Later updates are cut to what leaves a whole one.
-            self.effects.purse.keep_validation(-(-self.contexts.pool.size // 2))
+            # Readings begin, and leave of a limit on cost what the text has yet to pay.
+            due = self.contexts.pool.kept_back(len(running.plan.rows), is_first=True)
+            self.effects.purse.keep_validation(due)
         # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among
         # the rollouts.
         if not await asyncio.shield(running.teaches):

@@ -21,6 +21,7 @@ import pytest
 from dspy.utils.exceptions import LMServerError
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
+from combee_dspy.evaluation import Calibration
 from combee_dspy.events import CostReserved, RunStarted
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.journal import Reader, RunLog
@@ -336,6 +337,49 @@ def test_a_validation_that_the_clock_may_cut_runs_on_every_other_row_first(keep:
     ]
     last = [number for system, number in asked if system == asked[-1][0] and number >= 100]
     assert last == [*range(100, 112, 2), *range(101, 112, 2)]
+
+
+@pytest.mark.parametrize("limit", [42, 70, 94])
+def test_screens_take_nothing_of_the_validation_after_them(tmp_path: Path, limit: int) -> None:
+    report = (
+        World.made()
+        .compile(
+            budget=Budget(calls=limit),
+            search=Search(keep="pareto", staleness=0),
+            reflection_minibatch_size=8,
+            train=48,
+            log_dir=tmp_path,
+        )
+        .combee_report
+    )
+    sql = "SELECT DISTINCT step FROM effect WHERE kind = 'rollout' AND purpose = 'screen'"
+    assert 0 < len(rows(tmp_path, sql)) == report.updates
+    sql = "SELECT key FROM effect WHERE kind = 'rollout' AND purpose = 'validation'"
+    assert len(rows(tmp_path, sql)) == 12 * (1 + report.updates)
+
+
+@pytest.mark.parametrize("limit", [27, 42])
+def test_calibrations_take_nothing_of_the_last_validation(limit: int) -> None:
+    """Neither of a text that is due, nor of one whose update has too few rows."""
+    judge = ScriptedLM(lambda request: "It is.", model="scripted/judge")
+
+    def reference(gold: Any, pred: Any, _: str | None) -> Any:
+        judge(f"Is {pred.answer} right? {gold.question}")
+        return metric(gold, pred)
+
+    calibration = Calibration(gepa_metric(reference), share=1.0)
+    report = (
+        World.made()
+        .compile(
+            budget=Budget(calls=limit),
+            search=Search(keep="trunk", staleness=0),
+            reflection_minibatch_size=4,
+            train=48,
+            validation_options=Validation(calibration=calibration),
+        )
+        .combee_report
+    )
+    assert report.best_score > report.seed_score
 
 
 def test_rollouts_that_run_out_beside_a_limit_on_cost_cut_no_run_off(tmp_path: Path) -> None:
