@@ -34,8 +34,6 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _CUT = "…"
 # A condition or a conclusion alone is no lesson.
 _FEWEST_LEFT = 6
-# Lines that may copy an example together: short sentences of one answer.
-_NEAR = 4
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15
 _WHOLE = 8
@@ -150,11 +148,15 @@ class CopyIndex:
             clean.append(left)
             refused += copied
         if self.copied("\n".join(clean), exempt):
+            before: list[str] = []
             for place, line in enumerate(clean):
-                before = "\n".join([text for text in clean[:place] if text][-_NEAR:])
-                if line and self.copied(f"{before}\n{line}", exempt):
+                words = before + _words(line)
+                if any(self._marked(words, exempt)):
                     clean[place] = ""
                     refused.append(line)
+                else:
+                    # No copy that ends in a later line begins before these.
+                    before = words[-max(self._runs) :]
         return clean, refused
 
     def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:

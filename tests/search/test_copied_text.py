@@ -7,7 +7,7 @@ import pytest
 
 from combee_dspy import Guards, Search
 from combee_dspy.events import CopiesRemoved
-from combee_dspy.guards import CopyIndex, GuardInput
+from combee_dspy.guards import CopyIndex, GuardInput, check
 from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators._base import without_copies
 from combee_dspy.records import Edit, Lesson, Lessons
@@ -93,6 +93,16 @@ def test_a_line_that_copies_together_with_others_goes_and_takes_none_with_it():
     left, refused = without_copies(edit, GuardInput("self", "Answer."), index)
     assert read_section(left.instruction)[1] == [*lines[:2], "Go on."]
     assert refused == (lines[2],)
+
+
+def test_a_copy_over_many_short_lines_loses_its_last_line():
+    quote = [f"ant0x{place}" for place in range(16)]
+    lines = [f"{first}, {last}." for first, last in zip(quote[::2], quote[1::2], strict=True)]
+    index, target = CopyIndex(TRAIN), GuardInput("self", "Answer.")
+    left, refused = without_copies(Edit(instruction=write_section("Answer.", lines)), target, index)
+    assert refused == tuple(lines[6:7])
+    assert read_section(left.instruction)[1] == lines[:6] + lines[7:]
+    assert check(left, Guards(), target, index) is None
 
 
 def test_readers_of_examples_know_how_much_may_be_copied():
