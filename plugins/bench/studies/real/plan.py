@@ -16,6 +16,7 @@ _WRONG_SETS = range(671, 675)
 _MENDED_SETS = range(681, 689)
 _MENDED_WRONG_SETS = range(691, 695)
 _TODAY_SETS = range(721, 729)
+_PLAIN_SETS = range(731, 739)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
@@ -46,6 +47,7 @@ _SET_BY_SET = {
     "wrong": (6, _WRONG_SETS, _AGGREGATORS),
     "peers": (6, _NEW_SETS, ("floor", "gepa")),
     "today": (6, _TODAY_SETS, ("combee", "gepa")),
+    "plain": (6, _PLAIN_SETS, ("combee", "gepa")),
     "mended": (6, _MENDED_SETS, _AGGREGATORS),
     "mended-wrong": (6, _MENDED_WRONG_SETS, _AGGREGATORS),
 }
@@ -61,6 +63,7 @@ PARTS = (
     "wrong",
     "peers",
     "today",
+    "plain",
     "mended",
     "mended-wrong",
     "many",

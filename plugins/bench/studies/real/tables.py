@@ -98,6 +98,7 @@ def tables(finished: Sequence[Finished]) -> str:
         ("The aggregator, and `dspy.GEPA` beside it", _by_method(finished, 6, "decide", "peers")),
         ("The aggregator: a fifth of the labels wrong", _by_method(finished, 6, "wrong")),
         ("`dspy.GEPA` beside code of 30 November", _by_method(finished, 6, "today")),
+        ("`dspy.GEPA` beside readers that cite nothing", _by_method(finished, 6, "plain")),
         ("The mended scan", _by_method(finished, 6, "mended")),
         ("The mended scan: a fifth of the labels wrong", _by_method(finished, 6, "mended-wrong")),
     ]
