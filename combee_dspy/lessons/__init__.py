@@ -25,7 +25,7 @@ from combee_dspy.edits import (
 )
 from combee_dspy.lessons._book import Book, Edited
 from combee_dspy.lessons._codec import decode_book, encode_book
-from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
+from combee_dspy.lessons._likeness import about_none, deal_alike, nearest, word_vectors
 from combee_dspy.lessons._records import (
     BookLesson,
     Decision,
@@ -59,6 +59,7 @@ __all__ = [
     "State",
     "Taught",
     "Unite",
+    "about_none",
     "bullets",
     "certainty",
     "deal_alike",

@@ -26,6 +26,8 @@ _NOTHING_SHARED = 1.0 - 1e-6
 _LEAST_FACTOR, _MOST_FACTOR = 0.5, 1.5
 # How many of the older texts a fresh one brings along.
 _NEIGHBOURS = 12
+# What an example shares with a text that it is about, as a part of the most that it shares.
+_NEARLY = 0.8
 
 
 def word_vectors(texts: Sequence[str], stream: random.Random | None = None) -> Any:
@@ -106,6 +108,19 @@ def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
     vectors = word_vectors([query, *texts])
     near = (vectors[1:] @ vectors[0].T).toarray().ravel().round(6)
     return [place for place in (-near).argsort(kind="stable").tolist()[:most] if near[place] > 0]
+
+
+def about_none(texts: Sequence[str], examples: Sequence[str]) -> list[int]:
+    """Return the positions of the texts that no example is about, ascending.
+
+    An example is about the text that shares most words with it, and about those that share nearly
+    as many: four fifths.
+    """
+    vectors = word_vectors([*examples, *texts])
+    near = (vectors[len(examples) :] @ vectors[: len(examples)].T).toarray().round(6)
+    most = near.max(axis=0, initial=0.0)
+    is_about = ((near >= _NEARLY * most) & (most > 0)).any(axis=1)
+    return [place for place, is_any in enumerate(is_about.tolist()) if not is_any]
 
 
 def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Random) -> list[int]:

@@ -23,7 +23,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
 | ``_row_search`` | what mends a failing row | trials |
-| ``_trials`` | texts that differ in lessons, on single rows | effects, artifact |
+| ``_trials``, ``_last_text`` | texts that differ in lessons, the last of them | effects, artifact |
 | ``_versions`` | the texts of updates, and which rows were right | effects, pool |
 | ``_gepa``, ``_callbacks`` | what users of ``dspy.GEPA`` pass | gepa, pool |
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |

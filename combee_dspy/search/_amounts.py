@@ -132,6 +132,22 @@ def times_paid(room: Amounts, price: Amounts) -> float:
     return min(room[costs] // price[costs], default=inf)
 
 
+def limited(amounts: Amounts, limits: Amounts) -> dict[str, float]:
+    """Return the amounts that have a limit, by name."""
+    named = zip(COUNTED, amounts.tolist(), limits, strict=True)
+    return {name: amount for name, amount, limit in named if limit < inf}
+
+
+def describe_passed(used: Amounts, limits: Amounts) -> list[str]:
+    """Return by how much limits were passed, a sentence each."""
+    return [
+        f"The budget of {limit:g} {unit} was passed by {amount:g}: something cost more than was"
+        " known beforehand."
+        for unit, limit, amount in zip(UNITS, limits, used - limits, strict=True)
+        if amount > 0
+    ]
+
+
 def zeros() -> Amounts:
     """Return amounts of nothing."""
     return np.zeros(len(COUNTED))

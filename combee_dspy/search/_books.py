@@ -14,13 +14,15 @@ from combee_dspy.artifacts import Artifact
 from combee_dspy.events import AnswersIgnored, BookChanged, Emit
 from combee_dspy.lessons import Book, BookEdit, BookLesson, lesson_id, taught
 from combee_dspy.records import Lesson, Lessons, Reflection
-from combee_dspy.reflections import fit_lines
+from combee_dspy.reflections import example_text, fit_lines
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._keeper import Learned
 from combee_dspy.weighers import Weigher
 
 # More updates than may be under way at once, whatever the staleness.
 _OVERLAP = 8
+# Examples whose words are at hand for tests of lines.
+_REMEMBERED = 2_000
 # Refused edits that an event quotes.
 _QUOTED = 5
 
@@ -53,6 +55,7 @@ class Books:
                 self.removed
             )
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
+        self._examples: dict[str, list[tuple[int, str]]] = {}  # by component: update and words
 
     def after(self, component: str, update: int) -> Book:
         """Return a component's book as an update left it; that of the student where the update is
@@ -60,9 +63,23 @@ class Books:
         """
         return self._after[max(update, -1)].get(component, Book())
 
+    def examples(self, component: str) -> list[str]:
+        """Return the words of the examples that taught a component, the latest 2,000."""
+        return [words for _, words in self._examples.get(component, ())]
+
+    def rewind(self, update: int) -> None:
+        """Take back all that later updates have learned."""
+        self.now.update(self._after[max(update, -1)])
+        for component, examples in self._examples.items():
+            self._examples[component] = [each for each in examples if each[0] <= update]
+
     def learn(self, learned: Learned) -> None:
         """Add what an update learned, and weigh all of it. Called for every update, in order."""
         update = learned.plan.step
+        for component, read in learned.reflections.items():
+            examples = [(update, example_text(reflection)) for reflection in read]
+            before = self._examples.get(component, [])
+            self._examples[component] = [*before, *examples][-_REMEMBERED:]
         for component, lessons in learned.lessons.items():
             if lessons.rewrite is not None:
                 continue  # a whole text is no part of the book

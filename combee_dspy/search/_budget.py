@@ -21,6 +21,8 @@ from combee_dspy.search._amounts import (
     LostCosts,
     Spent,
     cost_of,
+    describe_passed,
+    limited,
     times_paid,
     zeros,
 )
@@ -162,7 +164,7 @@ class Purse(RolloutBudget, TimeBudget):
                 if self._settled is None:
                     self._settled = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._settled)
-        return self._limited(self._most(kind)) if self.limits_cost else {}
+        return limited(self._most(kind), self._limits) if self.limits_cost else {}
 
     def _reserved(self, kind: str, *, is_due: bool) -> bool:
         with self._lock:
@@ -220,7 +222,7 @@ class Purse(RolloutBudget, TimeBudget):
             dearest = own.dearest if own.answered or own.is_free else self._most(kind)
             largest = own.largest(self._kinds.values())
             bound = np.where(largest > 0, largest, inf)
-            most = self._limited(np.minimum(bound, _GROWTH * dearest))
+            most = limited(np.minimum(bound, _GROWTH * dearest), self._limits)
             self._lost.add(Lost(kind == "rollout", most, answers=1))
         return most
 
@@ -294,6 +296,14 @@ class Purse(RolloutBudget, TimeBudget):
         rows = min(most, times_paid(room, each), times_paid(room - spread, rollout))
         return int(max(rows, fewest))
 
+    def rollouts_paid(self, most: int) -> int:
+        """Return how many more rollouts the limits pay for if each costs as much as the dearest so
+        far, at most ``most``: the last texts are the longest.
+        """
+        dearest = self._kinds["rollout"].dearest
+        room = self._limits - self._used() - self._most("rollout") + dearest
+        return 0 if self.is_over else int(max(0, min(most, times_paid(room, dearest))))
+
     @property
     def _row_cost(self) -> Amounts:
         """What a row of an update costs, readings included: as much again as its rollout, until
@@ -324,11 +334,6 @@ class Purse(RolloutBudget, TimeBudget):
         each = (count * self._most(kind, growth) for kind, count in counts.items())
         return sum(each, zeros())
 
-    def _limited(self, amounts: Amounts) -> dict[str, float]:
-        """Return the amounts that have a limit, by name."""
-        named = zip(COUNTED, amounts.tolist(), self._limits, strict=True)
-        return {name: amount for name, amount, limit in named if limit < inf}
-
     def _refused_by(self, used: Amounts, more: Amounts, kept_back: Amounts | None = None) -> str:
         """Return which limit leaves no room for more, as far as is known now; empty for none."""
         reason = self._passed_by(used, more, kept_back)
@@ -350,13 +355,7 @@ class Purse(RolloutBudget, TimeBudget):
 
     def passed(self) -> list[str]:
         """Return by how much limits were passed, a sentence each."""
-        over = zip(UNITS, self._limits, self._used() - self._limits, strict=True)
-        return [
-            f"The budget of {limit:g} {unit} was passed by {amount:g}: something cost more than was"
-            " known beforehand."
-            for unit, limit, amount in over
-            if amount > 0
-        ]
+        return describe_passed(self._used(), self._limits)
 
     def doubts(self) -> list[str]:
         """Return by how much costs that nobody knows may pass limits, a sentence each."""

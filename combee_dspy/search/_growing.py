@@ -227,5 +227,6 @@ class Growing(Keeper):
             await proving.prove(self._text(last), self._basis)
         elif not joined and not purse.postponed:
             # An update that was cut leaves nothing: where the run goes on, it does not begin.
-            await proving.validate(self._text(self._committed - 1))
+            self.books.rewind(self._committed - 1)
+            await proving.prove(self._text(self._committed - 1), {}, was_cut=True)
         return self.pool.select(*choose_version(self.pool.members))

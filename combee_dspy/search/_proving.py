@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book
+from combee_dspy.lessons import Book, about_none
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._choices import compare
 from combee_dspy.search._describe import budget_digest
-from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
+from combee_dspy.search._last_text import LastText
+from combee_dspy.search._pool import CandidatePool, mean_scores
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._time_budget import BudgetReached
-from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated, lesson_effect
+from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, lesson_effect
 from combee_dspy.search._versions import validate_paid
 
 # Validations that other arrangements may take where no rollouts are limited.
@@ -37,15 +37,18 @@ class Proving:
     allows: Allows
 
     def __post_init__(self) -> None:
-        self._member = self.pool.members[-1]  # the text that passed last, and its rollouts
-        self._draws: Draws = {}
-        self._emit, room = self.pool.effects.emit, self.pool.effects.purse.room
+        self._last = LastText(self.pool, self.books.artifact)
+        self._effects, self._purse = self.pool.effects, self.pool.effects.purse
+        self._digest = budget_digest(self.pool.task)
+        self._emit, room = self._effects.emit, self._purse.room
         self._is_limited = room is not None
         left = self.pool.size if room is None else room
-        self._trials = Trials(self.pool, self._member.step, left)
+        self._trials = Trials(self.pool, self._last.member.step, left)
         self._lines = LessonLines(self.books.artifact, self.books.now)
 
-    async def prove(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
+    async def prove(
+        self, newest: Candidate, basis: Mapping[str, Book], *, was_cut: bool = False
+    ) -> None:
         """Validate the newest text, then test its lines, as far as the budget goes.
 
         Where it limits no rollouts, as in one pass over the rows, one validation is all.
@@ -53,36 +56,34 @@ class Proving:
         Args:
             newest: It may hold lines that were never validated.
             basis: The books that it was made to show, by component.
+            was_cut: Whether a limit on cost has ended the run: what it leaves pays for the tests.
         """
-        with suppress(BudgetReached):  # what passed by then is in the pool
+        try:
+            self._last.check()
+            if was_cut:
+                # What the update that was cut has taken is not taken where the run is compiled
+                # again.
+                await self._allow("left", lambda: self._trials.left)
             await self._validate(newest, basis)
+            if was_cut:
+                most = self._trials.left if self._is_limited else _ARRANGEMENTS * self.pool.size
+                await self._allow("tests", lambda: self._purse.rollouts_paid(most))
+                self._is_limited = True
             await self._test_lines()
+        except BudgetReached:  # what passed by then is in the pool
+            await self._last.cut_off()
 
-    async def validate(self, newest: Candidate) -> None:
-        """Validate the last text of a run that a limit on cost has ended, and test nothing."""
-        # What the update that was cut has taken is not taken where the run is compiled again.
-        place, left = f"left/{budget_digest(self.pool.task)}", self._trials.left
-        self._trials.left = await self.pool.effects.decide(place, lambda: left)
-        with suppress(BudgetReached):
-            await self._validate(newest, {})
+    async def _allow(self, place: str, count: Callable[[], int]) -> None:
+        """Set how many rollouts may be taken, as they were counted when the run ended."""
+        self._trials.left = await self._effects.decide(f"{place}/{self._digest}", count)
 
     async def _test_lines(self) -> None:
         await self._serve_exceptions()
         await self._mend_rows()
         if not self._is_limited:
             self._trials.left = _ARRANGEMENTS * self.pool.size
+        await self._leave_out_needless()
         await self._rearrange()
-
-    @property
-    def _tested(self) -> Validated:
-        """The text that passed last."""
-        return Validated(self.books.artifact, self._member.candidate, self._draws)
-
-    @property
-    def _failing(self) -> list[int]:
-        scores = self._member.scores
-        perfect = perfect_score_of(self.pool.task.settings.perfect_score, scores.values())
-        return sorted(row for row, score in scores.items() if score < perfect)
 
     async def _validate(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
         """Validate the newest text, with what was decided of lessons since it was made.
@@ -90,49 +91,65 @@ class Proving:
         On as many rows as are left to buy, if those are half of all or more: what the last
         comparisons decided would be lost otherwise, and the rollouts stay unused.
         """
-        last = self._member
-        at_hand = [self.pool.all_rows[row] for row in sorted(last.scores)]
-        self._draws = await self.pool.validate(last.candidate, at_hand, last.step)
+        await self._last.validate()
         text = self._lines.follow(newest, basis)
         if not self.allows(newest, text):
             text = newest
-        rows = sorted(self._draws)
+        rows = sorted(self._last.draws)
         most = min(self._trials.left // self.pool.draws, len(rows))
-        if text.id == self._member.candidate.id or 2 * most < len(rows):
+        if text.id == self._last.member.candidate.id or 2 * most < len(rows):
             return
         part = [rows[place * len(rows) // most] for place in range(most)]  # rows may be sorted
         draws = await validate_paid(self._trials, text, part)
         if 2 * len(draws) >= len(rows):
-            self._join(text, draws, list(self.books.now), is_part=len(draws) < len(rows))
+            self._last.join(text, draws, list(self.books.now), is_part=len(draws) < len(rows))
 
     async def _serve_exceptions(self) -> None:
         """Test all exceptions that wait at once: only as a group do true ones differ from noise."""
-        waiting = self._lines.open_changes(self._member.candidate, serve=True)
+        waiting = self._lines.open_changes(self._last.member.candidate, serve=True)
         exceptions = dict.fromkeys(change for change in waiting if change.lesson.rule)
         await self._confirm(exceptions, "exceptions that one example each teaches")
 
     async def _mend_rows(self) -> None:
         """Search failing rows for changes that mend them, and confirm those: together, or each."""
         served, waiting = (
-            self._lines.open_changes(self._member.candidate, serve=serve) for serve in (False, True)
+            self._lines.open_changes(self._last.member.candidate, serve=serve)
+            for serve in (False, True)
         )
-        search = RowSearch(self._lines, self._tested, self.allows, served, waiting)
+        search = RowSearch(self._lines, self._last.tested, self.allows, served, waiting)
         earlier = {
             row: member.candidate
             for member in self.pool.members
             for row, score in member.scores.items()
-            if score > self._member.scores.get(row, score)
+            if score > self._last.member.scores.get(row, score)
         }
         reserve = _FEW_ROWS * self.pool.draws if self._is_small else self.pool.size
-        changes = await search.mend(self._trials, self._failing, earlier, reserve=reserve)
+        changes = await search.mend(self._trials, self._last.failing, earlier, reserve=reserve)
         if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
             return
         for change, row in changes.items():
             what = "a change that mends a failing row"
             await self._confirm({change: row}, what, tests=len(changes))
 
+    async def _leave_out_needless(self) -> None:
+        """Leave out, at once, the lines that no example is about, where the rest does no worse."""
+        served = self._lines.open_changes(self._last.member.candidate, serve=False)
+        needless: dict[Change, None] = {}
+        for component in self.books.now:
+            lines = [change for change in served if change.component == component]
+            texts = [change.lesson.text for change in lines]
+            places = await asyncio.to_thread(about_none, texts, self.books.examples(component))
+            if len(places) < len(lines):
+                needless.update((lines[place], None) for place in places)
+        await self._confirm(needless, "lines that no example is about", are_needless=True)
+
     async def _confirm(
-        self, changes: Mapping[Change, int | None], what: str, tests: int = 1
+        self,
+        changes: Mapping[Change, int | None],
+        what: str,
+        tests: int = 1,
+        *,
+        are_needless: bool = False,
     ) -> bool:
         """Make changes where the rows that they concern speak for them together.
 
@@ -140,19 +157,26 @@ class Proving:
             changes: With the row that each was chosen on.
             what: What they are, for the reason.
             tests: Of how many tests this is one: some would pass by chance.
+            are_needless: Whether it is enough that no more rows speak against them than for them.
 
         Returns:
             Whether the changes were made.
         """
-        before = self._member
+        before = self._last.member
         text = self._lines.changed(before.candidate, changes)
         if text.id == before.candidate.id or not self.allows(before.candidate, text):
             return False
-        draws = await self._trials.validate(text, await self._concerned(text, changes))
+        rows = await (
+            self._last.spread(text, self._trials.left)
+            if are_needless
+            else self._concerned(text, changes)
+        )
+        draws = await self._trials.validate(text, rows)
         if not draws:
             return False  # no rollout is left, or no row reads the change
         scores = mean_scores(draws)
         wins, losses, accepted = compare(before.scores, scores, tests, changes.values())
+        accepted |= are_needless and wins >= losses
         for change in changes:
             tested = LessonTested(
                 lesson=change.lesson.id,
@@ -169,7 +193,7 @@ class Proving:
             counts = f"{wins} validation rows better and {losses} worse"
             reason = f"{what}, {len(changes)} tried together: {counts}"
             self._edit_books(list(changes), reason, wins - losses, scores)
-            self._join(text, draws, sorted({change.component for change in changes}))
+            self._last.join(text, draws, sorted({change.component for change in changes}))
         return accepted
 
     def _edit_books(
@@ -178,12 +202,12 @@ class Proving:
         """Make changes in the books. Rows that speak for a group count for each by its share."""
         effect = None
         if len(changes) == 1:  # nobody can tell the effects of several apart
-            before, after = paired(self._member.scores, scores)
+            before, after = paired(self._last.member.scores, scores)
             is_served = changes[0].serve
             effect = lesson_effect(before, after) if is_served else lesson_effect(after, before)
         for change in changes:
             edit = change.edit(reason, weight // len(changes), effect)
-            self.books.edit(change.component, [edit], self._member.step)
+            self.books.edit(change.component, [edit], self._last.member.step)
 
     @property
     def _is_small(self) -> bool:
@@ -197,7 +221,7 @@ class Proving:
         A small budget tries as many of them as it has rollouts for: those that the changes were
         chosen on, those nearest to each line, and then those that fail.
         """
-        rows = await self._tested.affected(text)
+        rows = await self._last.tested.affected(text)
         if not self._is_small:
             return rows
         chosen = [row for row in changes.values() if row is not None]
@@ -206,7 +230,7 @@ class Proving:
             for change in changes
             for row in self._trials.nearest(change.lesson.text, rows, _NEAREST_ROWS)
         ]
-        ranked = dict.fromkeys(row for row in (*chosen, *near, *self._failing) if row in rows)
+        ranked = dict.fromkeys(row for row in (*chosen, *near, *self._last.failing) if row in rows)
         return list(ranked)[: self._trials.left // self.pool.draws]
 
     async def _rearrange(self) -> None:
@@ -214,39 +238,24 @@ class Proving:
 
         One that shows fewer is taken where it does no worse, another where rows speak for it.
         """
-        if not self._draws:
+        if not self._last.draws:
             return  # no row says that fewer lessons do no worse
-        tried = {self._member.candidate.id}
+        tried = {self._last.member.candidate.id}
         while arrangements := [each for each in self._arrangements() if each[0].id not in tried]:
             text, component, shows_fewer = arrangements[0]
             tried.add(text.id)
-            draws = await self._trials.validate(text, await self._tested.affected(text))
+            draws = await self._trials.validate(text, await self._last.tested.affected(text))
             if draws is None:
                 return
-            wins, losses, accepted = compare(self._member.scores, mean_scores(draws))
+            wins, losses, accepted = compare(self._last.member.scores, mean_scores(draws))
             if accepted or (shows_fewer and wins >= losses):
-                self._join(text, draws, [component])
+                self._last.join(text, draws, [component])
 
     def _arrangements(self) -> list[tuple[Candidate, str, bool]]:
         """Return other arrangements, each with its component and whether it shows fewer lessons."""
-        base, arrangements = self._member.candidate, self.books.artifact.arrangements
+        base, arrangements = self._last.member.candidate, self.books.artifact.arrangements
         return [
             (base.edited({component: other.text}), component, other.shows_fewer)
             for component, book in self.books.now.items()
             for other in arrangements(base.texts[component], book)
         ]
-
-    def _join(
-        self, text: Candidate, draws: Draws, components: Sequence[str], *, is_part: bool = False
-    ) -> None:
-        """Let a text join the pool. A row that its change does not concern keeps its rollouts; of a
-        part of the rows nothing is known of the others.
-        """
-        parent = self._member
-        event = text.proposed((parent.candidate.id,), "test", tuple(components))
-        self._emit(event, step=parent.step)
-        if is_part:
-            self.pool.join_part(text, (parent.index,), parent.step, draws)
-            return
-        self._draws = {**self._draws, **draws}
-        self._member = self.pool.join(text, (parent.index,), parent.step, self._draws)

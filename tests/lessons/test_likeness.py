@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
-from combee_dspy.lessons import deal_alike, nearest, word_vectors
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.lessons import about_none, deal_alike, nearest, word_vectors
 
 SUBJECTS = (
     "anchor",
@@ -65,6 +68,33 @@ def test_the_nearest_text_shares_most_words() -> None:
         "harp" in TEXTS[place] for place in nearest("A harp with a broken string", TEXTS, 2)
     )
     assert nearest("zzz", TEXTS, 3) == [] and nearest("harp", [], 3) == []
+
+
+def test_an_example_is_about_what_shares_most_with_it_and_nearly_as_much() -> None:
+    texts = [
+        "A tent gets T4.",
+        "Read every message with care.",
+        "The tent gets T4.",
+        "A lamp gets L7.",
+    ]
+    examples = ["The tent leaks. Wrong: a tent gets T4.", "The lamp flickers. Wrong: it gets L7."]
+    assert about_none(texts, examples) == [1]
+    assert about_none(texts, []) == [0, 1, 2, 3]
+    assert about_none([], examples) == []
+    assert about_none(texts, ["zzz"]) == [0, 1, 2, 3], "it shares no word with any"
+
+
+@given(
+    st.lists(st.sampled_from(TEXTS), unique=True, min_size=1, max_size=8),
+    st.lists(st.sampled_from(TEXTS), max_size=8),
+)
+def test_what_is_nearest_to_an_example_is_never_about_none(
+    texts: list[str], examples: list[str]
+) -> None:
+    needless = set(about_none(texts, examples))
+    held = {texts.index(example) for example in examples if example in texts}
+    assert not held & needless
+    assert needless <= set(range(len(texts)))
 
 
 def test_a_row_has_length_one_or_no_word() -> None:

@@ -442,6 +442,31 @@ def test_rows_are_paid_for_where_the_last_of_them_may_cost_the_most() -> None:
     assert asyncio.run(sent(11_500)) == 4
 
 
+def test_what_is_left_pays_for_rollouts_as_dear_as_the_dearest() -> None:
+    def cost(tokens: int) -> list[CallUsage]:
+        return [CallUsage("task", "m", 1, 0, 0, tokens, 0, 0.0, None, 0.1)]
+
+    largest = LargestCall(np.array([0, 1_000, 0, 0]), np.array([0, 800, 0, 0]))
+
+    async def sent(room: int) -> int:
+        ended = [("rollout", cost(100))] * 9 + [("rollout", cost(400))]
+        purse = Purse(Limits(tokens=1_300 + room), ended)
+        await purse.reserve_cost("rollout", largest)
+        purse.settle("rollout", None)
+        paid = purse.rollouts_paid(9)
+        for _ in range(paid):  # the last text is the longest
+            await purse.reserve_cost("rollout", largest)
+            purse.book(cost(400))
+            purse.settle("rollout", cost(400))
+        return paid
+
+    assert [asyncio.run(sent(room)) for room in (1_300, 1_700, 2_500, 9_000)] == [1, 2, 4, 9]
+    purse = Purse(Limits(calls=100), [("rollout", cost(1))] * 4)
+    assert purse.rollouts_paid(1_000) == 96
+    assert Purse(Limits(seconds=1.0), seconds=2.0).rollouts_paid(9) == 0
+    assert Purse(Limits(rollouts=9)).rollouts_paid(9) == 9, "no limit on cost"
+
+
 def test_what_is_kept_back_is_for_validations_alone() -> None:
     usage = [CallUsage("task", "scripted/task", calls=1)]
     purse = Purse(Limits(calls=20), [*[("rollout", usage)] * 10, ("feedback/feedback", ())])

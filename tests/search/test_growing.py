@@ -379,6 +379,32 @@ def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
     assert warning in {event["text"] for event in events(tmp_path, "warning")}
 
 
+def heed(calls: int, folder: Path, **arguments: Any) -> tuple[str, int]:
+    """Return what a run learned that a limit ends behind a whole validation, and its tests."""
+    program = grow(
+        folder,
+        "Give the word for the animal\nHum along quietly",
+        answer=lambda request: right_or(request, is_right="Give the word" in request.system),
+        student=student_of(),
+        reflection_minibatch_size=12,
+        budget=Budget(calls=calls),
+        skip_perfect_score=True,
+        **{"search": Search(), **arguments},
+    )
+    return str(program.signature.instructions), len(events(folder, "tested"))
+
+
+@pytest.mark.parametrize(("calls", "tested"), [(38, 0), (44, 1), (50, 1)])
+def test_what_a_limit_on_cost_leaves_takes_a_line_out_that_no_example_is_about(
+    calls: int, tested: int, tmp_path: Path
+) -> None:
+    text, tests = heed(calls, tmp_path / "run")
+    assert "Give the word" in text and ("Hum" not in text) is bool(tested) and tests == tested
+    assert heed(calls, tmp_path / "run") == (text, tests), "compiled again"
+    replay = Search(replay=str(tmp_path / "run"))
+    assert heed(calls, tmp_path / "replay", search=replay) == (text, tests)
+
+
 def test_a_cut_text_with_a_key_that_may_not_be_written_does_not_count(tmp_path: Path) -> None:
     key = f"sk-proj-{'abcdefghij0123456789' * 2}"
     for _ in range(2):

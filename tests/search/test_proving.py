@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from combee_dspy.lessons import (
     write_section,
 )
 from combee_dspy.operators import Insert, Operator, Rewrite
-from combee_dspy.records import Edit, Rollout
+from combee_dspy.records import Edit, Reflection, Rollout
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books
@@ -37,6 +38,7 @@ from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._choices import compare
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_search import halved
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._trials import LessonLines, Trials, Validated
 from combee_dspy.search._versions import validate_paid
 from combee_dspy.weighers import Posterior
@@ -72,12 +74,16 @@ class Bench:
 
     score: Score
     rows: int = 6
-    room: int = 60
+    room: int | None = 60
     draws: int = 1
     bought: list[tuple[str, int]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     tested: list[LessonTested] = field(default_factory=list)
     warned: bool = False
+    paid: int = 0  # rollouts that limits on cost leave once the last text is validated
+    end: float = math.inf  # rollouts until a limit ends the run
+    decisions: dict[str, Any] = field(default_factory=dict)
+    postponed = False
 
     def __post_init__(self) -> None:
         self.validation = [
@@ -90,13 +96,21 @@ class Bench:
         self.task = SimpleNamespace(settings=settings, limits=None)
         self.texts = SimpleNamespace(example=lambda example: example)
 
-    def past_decision(self, _: str) -> None:
-        return None
+    def past_decision(self, place: str) -> Any:
+        return self.decisions.get(place.rpartition("/")[0])
+
+    async def decide(self, place: str, make: Callable[[], Any]) -> Any:
+        return self.decisions.setdefault(place.rpartition("/")[0], make())
+
+    def rollouts_paid(self, most: int) -> int:
+        return min(most, self.paid)
 
     def emit(self, event: object, **_: Any) -> None:
         self.tested += [event] if isinstance(event, LessonTested) else []
 
     async def rollout(self, text: Candidate, row: Row, *_: object, **__: object) -> Rollout:
+        if len(self.bought) >= self.end:
+            raise BudgetReached("nothing is left")
         self.bought.append((text.id, row.index))
         return Rollout(row.hash, self.score(lines_of(text), row.index))
 
@@ -120,6 +134,8 @@ class Bench:
         lines: Sequence[str],
         newest: Sequence[str] | None = None,
         earlier: Sequence[Sequence[str]] = (),
+        *,
+        was_cut: bool = False,
     ) -> Candidate:
         """Test a text that shows some lines; return the last text that joins the pool."""
 
@@ -129,7 +145,7 @@ class Bench:
             pool = cast("Any", self)
             proving = Proving(pool, books, lambda _old, _new: True)
             newer = text if newest is None else text_of(newest)
-            await proving.prove(newer, dict(books.now))
+            await proving.prove(newer, dict(books.now), was_cut=was_cut)
 
         asyncio.run(run())
         return self.members[-1].candidate
@@ -309,6 +325,102 @@ def test_a_small_budget_of_several_draws_confirms_on_as_many_rows() -> None:
         text = bench.prove(books_of(LINES, [MEND]), LINES)
         confirming = {row for bought, row in bench.bought if bought == text.id}
         assert MEND not in lines_of(text) or len(confirming) >= 12
+
+
+CARE, TENT, LAMP = "Read all of it with care.", "A tent gets T4.", "A lamp gets L7."
+
+
+def books_with_examples() -> Books:
+    """Return books of three lessons, two of which examples are about."""
+    books = books_of([CARE, TENT, LAMP])
+    read = (
+        Reflection(0, {"Inputs": {"message": "The tent leaks"}, "Feedback": "A tent gets T4."}),
+        Reflection(1, {"Inputs": {"message": "The lamp is out"}, "Feedback": "A lamp gets L7."}),
+    )
+    plan = SimpleNamespace(step=0)
+    books.learn(cast("Any", SimpleNamespace(plan=plan, lessons={}, reflections={"self": read})))
+    return books
+
+
+def heeds(lines: Collection[str], row: int) -> float:
+    """Need the lines that examples are about, and be better without the third on one row."""
+    return float({TENT, LAMP} <= set(lines) and (row > 0 or CARE not in lines))
+
+
+@pytest.mark.parametrize(
+    ("score", "left"),
+    [
+        (heeds, [TENT, LAMP]),
+        (lambda lines, row: float({TENT, LAMP} <= set(lines)), [TENT, LAMP]),
+        (lambda lines, row: float(row > 0 or CARE in lines), [CARE, TENT, LAMP]),
+    ],
+    ids=["better without it", "no worse without it", "worse without it"],
+)
+def test_lines_that_no_example_is_about_leave_where_the_rest_does_no_worse(
+    score: Score, left: list[str]
+) -> None:
+    bench, books = Bench(score, room=6), books_with_examples()
+    assert lines_of(bench.prove(books, [CARE, TENT, LAMP])) == left
+    (tested,) = [event for event in bench.tested if event.text == CARE]
+    assert tested.accepted is (CARE not in left) and tested.rows == 6 and not tested.serve
+    lesson = books.now["self"].find(lesson_id(CARE))
+    assert lesson is not None and (lesson.state == "retired") is tested.accepted
+
+
+@pytest.mark.parametrize(("room", "tested"), [(2, 0), (3, 3), (5, 5)])
+def test_lines_that_no_example_is_about_are_tested_on_half_of_the_rows_or_more(
+    room: int, tested: int
+) -> None:
+    bench = Bench(lambda lines, row: 1.0, room=room)
+    text = bench.prove(books_with_examples(), [CARE, TENT, LAMP])
+    assert [event.rows for event in bench.tested] == [tested] * bool(tested)
+    rows = [row for bought, row in bench.bought if bought == text_of([TENT, LAMP]).id]
+    assert rows == [0, 2, 4, 1, 3, 5][:tested], "rows may be sorted"
+    assert lines_of(text) == ([TENT, LAMP] if tested else [CARE, TENT, LAMP])
+
+
+def test_without_an_example_no_line_is_needless() -> None:
+    bench = Bench(lambda lines, row: 1.0)
+    assert lines_of(bench.prove(books_of(LINES), LINES)) == list(LINES)
+    assert not bench.tested
+
+
+@pytest.mark.parametrize(("room", "paid", "tested"), [(None, 6, 6), (None, 2, 0), (4, 6, 4)])
+def test_what_a_limit_on_cost_leaves_tests_lines_once(
+    room: int | None, paid: int, tested: int
+) -> None:
+    bench = Bench(lambda lines, row: 1.0, room=room, paid=paid)
+    text = bench.prove(books_with_examples(), [CARE, TENT, LAMP], was_cut=True)
+    assert lines_of(text) == ([TENT, LAMP] if tested else [CARE, TENT, LAMP])
+    assert sum(event.rows for event in bench.tested) == tested
+    # A replay has no limit, and what is left is what was left then.
+    again = Bench(lambda lines, row: 1.0, room=None, paid=60, decisions=bench.decisions)
+    again.prove(books_with_examples(), [CARE, TENT, LAMP], was_cut=True)
+    assert again.bought == bench.bought
+
+
+@pytest.mark.parametrize("end", [*range(12, 45), math.inf])
+def test_tests_that_a_limit_ends_end_there_in_a_replay(end: float) -> None:
+    def score(lines: Collection[str], row: int) -> float:
+        return float((row > 2 or MEND in lines) and (row > 0 or CARE not in lines))
+
+    def books() -> Books:
+        books = books_with_examples()
+        waiting = Book().add([Taught(MEND, ("0", "1"))], 0).lessons
+        books.now["self"] = Book((*books.now["self"].lessons, *waiting)).with_states(
+            {lesson_id(MEND): ("waiting", "")}
+        )
+        return books
+
+    bench = Bench(score, end=end)
+    bench.prove(books(), [CARE, TENT, LAMP])
+    again = Bench(score, decisions=bench.decisions)
+    again.prove(books(), [CARE, TENT, LAMP])
+    joined = [[member.candidate.id for member in each.members] for each in (bench, again)]
+    assert joined[0] == joined[1]
+    assert len(again.bought) <= end or bench.decisions["proved"] == 1
+    if end == math.inf:
+        assert "proved" not in bench.decisions and len(joined[0]) == 4
 
 
 def test_what_no_rollout_is_left_for_is_not_said_to_be_tested() -> None:
