@@ -20,7 +20,7 @@ _LABEL = re.compile(
     r"^(?![\[(])\W*(?:([^\W\d]+)\W*)?(\d{1,3})\W*[.:)–—-](?!\w)\W*?(?=([\[(]\W*\d)|[\[(\w])"
 )
 _LABEL_CHARS = 40
-# Other words before numbers name things, as "Tier 1" does, unless a citation follows.
+# Other words before numbers name things, as "Tier 1" does, unless numbers in brackets follow.
 _LABELS = frozenset({"example", "guideline", "item", "lesson", "line", "no", "point", "rule"})
 # A question belongs to its answer, and what points back to what it points at.
 _BACK = "also|but|else|if (?:not|so)|it|otherwise|so|that|then|these|they|this|those"

@@ -140,19 +140,6 @@ class AddLessons(dspy.Signature):
     lessons: list[str] = dspy.OutputField(desc="Lines to add to the instruction as they stand.")
 
 
-class AddCitedLessons(AddLessons):
-    __doc__ = f"""{AddLessons.__doc__}
-    End each line with the numbers of all examples that teach it, in square brackets, as in \
-"… [2, 5]".
-    """
-
-    # Small models that are to begin with numbers write these, and then no lesson.
-    lessons: list[str] = dspy.OutputField(
-        desc="Lines to add as they stand, each with the numbers of its examples in brackets at its"
-        " end."
-    )
-
-
 class RelateLessons(dspy.Signature):
     """Readers of different examples wrote these numbered lessons for one assistant. Say by number
     how they relate.

@@ -10,16 +10,11 @@ from itertools import chain
 import dspy
 
 from combee_dspy.aggregators._base import arrived, together
-from combee_dspy.aggregators._citations import (
-    NUMBER,
-    check_citations,
-    read_citations,
-    split_citations,
-)
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.aggregators._scan import Node, Scan
+from combee_dspy.aggregators._sources import find_sources
 from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
@@ -27,8 +22,8 @@ from combee_dspy.reflections import estimate_record_tokens, fit_reflections, ren
 
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
-# How often a call is read again in halves: a quarter of it is the least that is read so.
-_HALVINGS = 2
+# How often what was passed over is read again, each time by calls half as long.
+_TURNS = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
 
@@ -43,8 +38,8 @@ class ShardReader:
         scan: Gets level 1.
         signature: What a call is asked; returns ``lessons``, a list of texts.
         most_lessons: The most lessons that one call may return.
-        cites: Whether it asks for citations: examples then carry numbers, and each lesson has those
-            that teach it. Without it, all that a call read teach each of its lessons.
+        finds_sources: Whether each lesson has the examples that teach it, and examples that calls
+            passed over are read again. Else all that a call read teach each of its lessons.
     """
 
     def __init__(
@@ -53,10 +48,10 @@ class ShardReader:
         signature: type[dspy.Signature],
         most_lessons: int,
         *,
-        cites: bool = False,
+        finds_sources: bool = False,
     ) -> None:
         self._scan, self._context = scan, scan.context
-        self._most, self._cites, self._signature = most_lessons, cites, signature
+        self._most, self._signature, self._finds_sources = most_lessons, signature, finds_sources
         self._limits = {"most_lessons": most_lessons}
         if scan.context.longest_quote is not None:
             self._signature = quoting(self._signature)
@@ -94,6 +89,7 @@ class ShardReader:
         reads = await _chain(
             read_shard(number, positions) for number, positions in enumerate(shards)
         )
+        reads = await self._read_again(reads)
         if cuts := [note for _, texts in sorted(notes.items()) for note in texts]:
             more = f"; and {len(cuts) - _NAMED} more" if len(cuts) > _NAMED else ""
             self._warn("; ".join(cuts[:_NAMED]) + more)
@@ -108,64 +104,83 @@ class ShardReader:
         if self._passed_over:
             self._warn(
                 f"{self._passed_over} answers passed over nearly all examples, or could not be"
-                " read: their examples were read again in halves"
+                " read: what no other call had read was read again by shorter ones"
             )
 
-    async def _read_call(
-        self, items: list[Reflection], place: tuple[int, ...], halvings: int = _HALVINGS
-    ) -> _Reads:
-        """Read reflections by one call, or by its halves.
-
-        Halves are read where the model finds the call too long, since tokens are estimated here.
-        So they are where an answer passes over nearly all of them, or cannot be read: small models
-        keep all of what a call reads, or nothing, or repeat themselves without end.
-        """
+    async def _read_call(self, items: list[Reflection], place: tuple[int, ...]) -> _Reads:
+        """Read reflections by one call, or by its halves where the model finds it too long."""
         answer = await self._ask(items, place)
-        whole = [(items, answer)]
-        if isinstance(answer, FailedCall) and answer.too_long:
-            parts = items
-            if len(items) == 1:
-                parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
-            if len(parts) < 2:
-                return whole
-            self._too_long += 1
-            return await self._read_halves(parts, place, halvings)
-        if not self._is_passed_over(items, answer) or halvings == 0 or len(items) < 2:
-            return whole
-        self._passed_over += 1
-        halves = await self._read_halves(items, place, halvings - 1)
-        return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
-
-    async def _read_halves(
-        self, items: list[Reflection], place: tuple[int, ...], halvings: int
-    ) -> _Reads:
-        half = len(items) // 2
+        if not isinstance(answer, FailedCall) or not answer.too_long:
+            return [(items, answer)]
+        parts = items  # tokens are estimated here
+        if len(items) == 1:
+            parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
+        if len(parts) < 2:
+            return [(items, answer)]
+        self._too_long += 1
+        half = len(parts) // 2
         return await _chain(
-            self._read_call(part, (*place, side), halvings)
-            for side, part in enumerate((items[:half], items[half:]))
+            self._read_call(part, (*place, side))
+            for side, part in enumerate((parts[:half], parts[half:]))
             if not all(item.perfect for item in part)
         )
+
+    async def _read_again(self, reads: _Reads) -> _Reads:
+        """Return what was read, mistakes again that all calls had passed over which read them.
+
+        Small models keep all of what a call reads, or nothing, or repeat themselves without end. An
+        answer that passed over its examples leaves once other calls have read them.
+        """
+        silent: list[bool] = []  # by call, whether it passed over its examples
+        covered: set[tuple[int, int]] = set()
+        for turn in range(_TURNS + 1):
+            passed_over: list[list[Reflection]] = []
+            for items, answer in reads[len(silent) :]:
+                silent.append(self._is_passed_over(items, answer))
+                if silent[-1]:
+                    if len(items) > 1:  # alone it would be asked the same again
+                        passed_over.append(items)
+                elif not isinstance(answer, FailedCall):
+                    covered.update(map(_place, items))
+            left = {
+                _place(item): item
+                for items in passed_over
+                for item in items
+                if not item.perfect and _place(item) not in covered
+            }
+            if not left or turn == _TURNS:
+                break
+            size = max(map(len, passed_over)) // 2
+            self._passed_over += len(passed_over)
+            again = list(left.values())
+            reads = reads + await _chain(
+                self._read_call(again[start : start + size], (-1 - turn, start))
+                for start in range(0, len(again), size)
+            )
+        return [
+            (items, answer)
+            for (items, answer), is_silent in zip(reads, silent, strict=True)
+            if not is_silent
+            or any(_place(item) not in covered for item in items if not item.perfect)
+        ]
 
     def _is_passed_over(
         self, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
     ) -> bool:
         if isinstance(answer, FailedCall):
             return answer.unparsed
-        if not self._cites:
+        if not self._finds_sources:
             return False
-        lessons = split_citations(parse_lessons(answer.get("lessons"))[0], items)
-        check = partial(check_citations, lessons, items)
-        return is_passed_over(items, lessons, check, self._context.text)
+        texts = parse_lessons(answer.get("lessons"))[0]
+        find = partial(find_sources, texts, items)
+        return is_passed_over(items, texts, find, self._context.text)
 
     async def _ask(
         self, items: Sequence[Reflection], place: tuple[int, ...]
     ) -> dspy.Prediction | FailedCall:
-        records = render_records(items)
-        if self._cites:
-            records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
         inputs = {
             "current_instruction": self._context.text,
-            "examples_with_feedback": records,
+            "examples_with_feedback": render_records(items),
             **self._limits,
         }
         return await self._context.ask(self._signature, inputs, "read", *place)
@@ -180,8 +195,8 @@ class ShardReader:
         texts, failed = self._scan.texts_in(number, answer, self._most)
         mistakes = {item.index for item in items if not item.perfect}
         read = [Lesson(text, _indices(items)) for text in texts]
-        if self._cites:
-            read = read_citations(texts, items)
+        if self._finds_sources:
+            read = find_sources(texts, items)
         lessons: list[Lesson] = []
         refused: list[Lesson] = []
         for lesson in read:
@@ -193,6 +208,10 @@ class ShardReader:
 
     def _warn(self, text: str) -> None:
         self._context.emit(WarningRaised(text))
+
+
+def _place(item: Reflection) -> tuple[int, int]:
+    return item.index, item.part
 
 
 def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:

@@ -41,8 +41,9 @@ class ReferenceScan(Union):
     """Reads shards of reflections in parallel, then compares numbered lessons level by level.
 
     The map is Combee's (§3.1): ⌊√n⌋ shards of reflections, each copied p times (§3.2), or as many
-    as keep the fan-in. Its readers cite the examples that each lesson comes from. The levels above
-    read lessons and no examples: new lessons and those of the book, dealt so that like ones meet,
+    as keep the fan-in. Code finds the examples that teach each lesson, by their words: small models
+    that are to cite them write citations and no lesson. The levels above read lessons and no
+    examples: new lessons and those of the book, dealt so that like ones meet,
     all groups of a level at once. A reader answers with numbers alone: which lessons say the same,
     contradict each other, are exceptions to others, or say nothing. Code makes the edits. So what
     no answer names stays, a call that fails changes nothing, and a level costs one short answer a
@@ -58,7 +59,7 @@ class ReferenceScan(Union):
         >>> async def learn():
         ...     return await ReferenceScan().aggregate(arriving(reflections(9)), context())
         >>> len(asyncio.run(learn()).lessons)
-        8
+        4
 
     Args:
         copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
@@ -83,7 +84,7 @@ class ReferenceScan(Union):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
-        scan = await self.scanned(reflections, context, cites=True)
+        scan = await self.scanned(reflections, context, finds_sources=True)
         if not scan.levels or context.related_later:
             return scan.result()
         (root,) = scan.top

@@ -138,5 +138,15 @@ def teaches(feedback: str) -> bool:
     It does where three of its words are neither numbers nor words of a verdict. The list of verdict
     words is English; in other languages every feedback of three words counts.
     """
-    words = {word for word in normalised(feedback).split() if word.isalnum()} - _VERDICT
+    words = _own_words(feedback)
     return sum(not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS
+
+
+def feedback_words(reflection: Reflection) -> set[str]:
+    """Return the words of a feedback beyond a verdict and the inputs."""
+    inputs = " ".join(texts_in(reflection.record.get("Inputs")))
+    return _own_words(feedback_text(reflection)) - set(normalised(inputs).split())
+
+
+def _own_words(feedback: str) -> set[str]:
+    return {word for word in normalised(feedback).split() if word.isalnum()} - _VERDICT

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from combee_dspy.aggregators._dealing import Dealt
-from combee_dspy.aggregators._prompts import AddCitedLessons, AddLessons
+from combee_dspy.aggregators._prompts import AddLessons
 from combee_dspy.aggregators._reading import ShardReader
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.records import Lessons, Reflection
@@ -76,15 +76,14 @@ class Union(Dealt):
         reflections: Sequence[Awaitable[Reflection | None]],
         context: StrategyContext,
         *,
-        cites: bool = False,
+        finds_sources: bool = False,
     ) -> Scan:
         """Return the shards as they are read, and their lists joined.
 
-        With ``cites`` readers name the examples of each lesson (see :class:`ShardReader`).
+        With ``finds_sources`` each lesson has its own examples (see :class:`ShardReader`).
         """
         scan = Scan(context, self.max_call_tokens)
-        signature = AddCitedLessons if cites else AddLessons
-        reader = ShardReader(scan, signature, self.max_lessons, cites=cites)
+        reader = ShardReader(scan, AddLessons, self.max_lessons, finds_sources=finds_sources)
         await reader.read(reflections, self.shards(len(reflections), context))
         if scan.levels:
             scan.join(self.similarity)

@@ -19,31 +19,30 @@ _MOST_CHARS = 20_000
 
 def is_passed_over(
     items: Sequence[Reflection],
-    lessons: Sequence[Lesson],
-    check: Callable[[], Sequence[Lesson]],
+    lessons: Sequence[str],
+    find: Callable[[], Sequence[Lesson]],
     text: str,
 ) -> bool:
     """Return whether an answer passed over more than three quarters of what its call could teach.
 
     A mistake can teach where its feedback says something in words that the program's text does not
-    say already. It did where a lesson cites it, or has a word that tells its feedback from most
-    others in the call: one that its inputs do not hold, since to repeat a question teaches nothing.
-    An answer without any such word passed over all of them, whatever it cites:
-    a small model also cites examples behind lines that say nothing of them. One with two lessons
+    say already. It did where a lesson has a word that tells its feedback from most others in the
+    call: one that its inputs do not hold, since to repeat a question teaches nothing. Where any
+    lesson has such a word, a mistake that is a lesson's source did, too. An answer with two lessons
     for each mistake did not stop reading.
 
     Args:
         items: What the call read, in parts where a record was too long.
         lessons: What it returned.
-        check: Returns them with the indices of the reflections that teach each. Costs more than all
-            else here, so it is called where the words alone do not decide.
+        find: Returns them with their sources. Costs more than all else here, so it is called where
+            the words alone do not decide.
         text: The program's text.
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     if len(lessons) >= 2 * max(len(teaching), 1):
         return False
-    words = {word for lesson in lessons for word in _words(lesson.text)}
+    words = {word for lesson in lessons for word in _words(lesson)}
     telling = _telling_words(teaching)
     for item in items:
         new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
@@ -54,7 +53,7 @@ def is_passed_over(
     if len(teaching.keys() - named) <= _MOST * len(teaching):
         return False
     if named or (lessons and not any(telling.values())):
-        named |= {source for lesson in check() for source in lesson.sources}
+        named |= {source for lesson in find() for source in lesson.sources}
     left = [comment for index, comment in teaching.items() if index not in named]
     if len(left) <= _MOST * len(teaching):
         return False

@@ -1,13 +1,16 @@
-"""A call that takes in nothing, or is longer than the model takes, is read again in halves."""
+"""What every call passed over is read again by shorter calls; what a model finds too long, in
+halves.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
-from combee_dspy.aggregators import ParallelScan, ReferenceScan, Union, _citations
-from combee_dspy.aggregators._prompts import AddCitedLessons
+from combee_dspy.aggregators import ParallelScan, ReferenceScan, Union, _sources
 from combee_dspy.lessons import word_vectors
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World, facts, learner, mistakes
@@ -18,7 +21,9 @@ RULES = [f"A message about the {word} goes to the desk of {word.title()}by." for
 # Sixteen reflections are four shards of four.
 SHARDS, SHARD = 4, 4
 SCAN = ReferenceScan(copies=1, levels=0)
-ALL_HALVES = [4, 2, 2, 1, 1, 1, 1]
+ALL_TURNS = [4, 2, 2, 1, 1, 1, 1]
+UNREADABLE = FailedCall("AdapterParseError: the answer is no JSON")
+TIMEOUT = FailedCall("TimeoutError: too slow")
 
 
 def reflections(feedback=""):
@@ -28,17 +33,27 @@ def reflections(feedback=""):
     ]
 
 
-def cited_rules(inputs):
-    records = inputs["examples_with_feedback"]
-    return [f"[{item['Example']}] {item['Feedback'].removeprefix('Wrong. ')}" for item in records]
+def rules_in(inputs):
+    return [item["Feedback"].removeprefix("Wrong. ") for item in inputs["examples_with_feedback"]]
 
 
-def reader(most):
+def reader(most, otherwise=None):
     """Return a model that takes in all of so many examples, and nothing of more."""
 
     def answer(name, inputs):
         fits = len(inputs["examples_with_feedback"]) <= most
-        return {"lessons": cited_rules(inputs) if fits else []}
+        return {"lessons": rules_in(inputs)} if fits else otherwise or {"lessons": []}
+
+    return answer
+
+
+def by_call(*answers):
+    """Return a model that answers its calls in turn, ``None`` by the rules that it was shown."""
+    left = iter(answers)
+
+    def answer(name, inputs):
+        answer = next(left, None)
+        return {"lessons": rules_in(inputs)} if answer is None else answer
 
     return answer
 
@@ -51,43 +66,126 @@ def expected(sizes):
     return sorted(SHARDS * sizes, reverse=True)
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(4, [4]), (2, [4, 2, 2]), (1, ALL_HALVES)])
-def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(most, sizes):
-    world = World(reader(most))
+def texts(lessons):
+    return sorted(lesson.text for lesson in lessons.lessons)
+
+
+def read_again(world):
+    """Return how many answers a warning says were passed over."""
+    warnings = [text for text in world.warnings if "read again by shorter ones" in text]
+    return int(warnings[0].split()[0]) if warnings else 0
+
+
+@pytest.mark.parametrize("otherwise", [None, UNREADABLE], ids=["empty", "unreadable"])
+@pytest.mark.parametrize(
+    ("most", "sizes", "silent"), [(4, [4], 0), (2, [4, 2, 2], 4), (1, ALL_TURNS, 12)]
+)
+def test_what_every_call_passed_over_is_read_again_by_calls_half_as_long(
+    most, sizes, silent, otherwise
+):
+    """Small models keep all or nothing, or repeat themselves until their answer is cut."""
+    world = World(reader(most, otherwise))
     lessons = world.run(SCAN, reflections())
-    assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
+    assert texts(lessons) == sorted(RULES)
+    assert {lesson.text: lesson.sources for lesson in lessons.lessons} == {
+        rule: (place,) for place, rule in enumerate(RULES)
+    }
     assert reads(world) == expected(sizes)
     assert len({call.place for call in world.calls}) == len(world.calls)
-    assert any("read again" in text for text in world.warnings) == (len(sizes) > 1)
+    assert read_again(world) == silent
+    level = [node for node in lessons.nodes if node.level == 1]
+    assert len(level) == 16 // min(most, 4), "an answer leaves once others read its examples"
+    assert not [node for node in level if node.failed]
 
 
-def test_readers_are_asked_to_cite_behind_a_line():
-    """Small models that were asked to begin with numbers wrote no lesson behind them."""
-    world = World(reader(4))
-    world.run(SCAN, reflections())
-    assert {call.name for call in world.calls} == {AddCitedLessons.__name__}
-    assert "End each line with the numbers" in AddCitedLessons.instructions
-
-
-def test_an_answer_that_cannot_be_read_is_read_again_in_halves():
-    """Small models repeat themselves until their answer is cut."""
-
-    def endless(name, inputs):
-        if len(inputs["examples_with_feedback"]) > 2:
-            return FailedCall("AdapterParseError: the answer is no JSON")
-        return {"lessons": cited_rules(inputs)}
-
-    world = World(endless)
-    lessons = world.run(SCAN, reflections())
-    assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
-    assert reads(world) == expected([4, 2, 2])
-
-
-def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least():
+def test_what_a_model_never_learns_is_read_again_twice_and_stays():
     world = World(reader(0))
-    lessons = world.run(SCAN, reflections() * 4)
+    lessons = world.run(SCAN, reflections())
     assert not lessons.lessons
-    assert len(world.calls) == len(SCAN.shards(64, world.context)) * (1 + 2 + 4)
+    assert reads(world) == expected(ALL_TURNS)
+    assert len([node for node in lessons.nodes if node.level == 1]) == len(world.calls)
+
+
+def test_a_copy_that_another_call_read_spares_the_reading_again():
+    scan = ReferenceScan(copies=2, levels=0)
+    shards = scan.shards(16, World(reader(0)).context)
+    silent = {"lessons": []}
+    # One call passes over its shard: all of it has a copy in another.
+    world = World(by_call(silent))
+    lessons = world.run(scan, reflections())
+    assert len(world.calls) == len(shards) and not read_again(world)
+    assert texts(lessons) == sorted(RULES)
+    assert len([node for node in lessons.nodes if node.level == 1]) == len(shards) - 1
+    # Two calls pass over theirs: what lies in no other is read again.
+    mates = mates_in(shards)
+    world = World(by_call(*(silent if n in mates else None for n in range(len(shards)))))
+    lessons = world.run(scan, reflections())
+    again = Counter(text for call in world.calls[len(shards) :] for text in rules_in(call.inputs))
+    assert again == Counter(RULES[place] for place in both(shards, *mates))
+    assert again and texts(lessons) == sorted(RULES) and read_again(world) == 2
+
+
+def mates_in(shards):
+    """Return the two shards that share most."""
+    return max(combinations(range(len(shards)), 2), key=lambda pair: len(both(shards, *pair)))
+
+
+def both(shards, first, other):
+    return set(shards[first]) & set(shards[other])
+
+
+def test_a_call_that_fails_otherwise_is_not_read_again_and_reads_nothing():
+    world = World(by_call(TIMEOUT))
+    lessons = world.run(SCAN, reflections())
+    assert reads(world) == [SHARD] * SHARDS
+    assert [node.failed for node in lessons.nodes if node.level == 1].count(TIMEOUT.error) == 1
+
+
+def test_a_copy_in_a_call_that_failed_otherwise_spares_nothing():
+    scan = ReferenceScan(copies=2, levels=0)
+    shards = scan.shards(16, World(reader(0)).context)
+    first, other = mates_in(shards)
+    answers = {first: {"lessons": []}, other: TIMEOUT}
+    world = World(by_call(*map(answers.get, range(len(shards)))))
+    lessons = world.run(scan, reflections())
+    again = {text for call in world.calls[len(shards) :] for text in rules_in(call.inputs)}
+    assert again == {RULES[place] for place in both(shards, first, other)}
+    assert texts(lessons) == sorted(RULES)
+
+
+def test_an_answer_stays_where_what_is_read_again_fails():
+    world = World(reader(0, {"lessons": ["Ask whoever is in charge."]}))
+    whole = world.script
+
+    def failing(name, inputs):
+        return TIMEOUT if len(inputs["examples_with_feedback"]) < SHARD else whole(name, inputs)
+
+    world.script = failing
+    lessons = world.run(SCAN, reflections())
+    level = [node.failed for node in lessons.nodes if node.level == 1]
+    assert level == [None] * SHARDS + [TIMEOUT.error] * 2 * SHARDS
+    assert texts(lessons) == ["Ask whoever is in charge."]
+
+
+def test_right_answers_are_not_read_again():
+    items = [replace(item, perfect=place > 1) for place, item in enumerate(reflections()[:4])]
+    world = World(reader(0))
+    world.run(SCAN, items)
+    first = len(SCAN.shards(4, world.context))
+    assert len(world.calls) > first
+    for call in world.calls[first:]:
+        assert set(rules_in(call.inputs)) <= set(RULES[:2])
+
+
+def test_a_call_of_a_single_example_is_not_read_again():
+    world = World(reader(0))
+    world.run(SCAN, reflections()[:1])
+    assert reads(world) == [1] and not read_again(world)
+    # Three in a call, and two of them alone later: each of these is asked for once.
+    world = World(reader(0))
+    world.run(SCAN, reflections()[:3])
+    shown = Counter(tuple(rules_in(call.inputs)) for call in world.calls)
+    assert set(shown.values()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -104,29 +202,20 @@ def test_an_answer_that_had_nothing_to_add_is_final(text, items):
     assert reads(world) == [SHARD] * SHARDS
 
 
-def test_a_half_without_a_mistake_is_not_read():
-    items = [replace(item, perfect=place > 0) for place, item in enumerate(reflections()[:3])]
-    world = World(reader(0))
-    world.run(SCAN, items)
-    assert len(world.calls) > 1
-    assert all(items[0].record["Feedback"] in str(call.records) for call in world.calls)
-
-
 @pytest.mark.parametrize(
     ("lesson", "sizes"),
     [
-        ("[1, 2, 3, 4] Ask whoever deals with a {product} and the like.", [4]),
-        ("[1, 2, 3, 4] The order should be in the format ZZZZ.", ALL_HALVES),
-        ("[1] A message about an [item] goes to a desk.", ALL_HALVES),
+        ("Ask whoever deals with a {product} and the like.", [4]),
+        ("The order should be in the format ZZZZ.", ALL_TURNS),
+        ("A message about an [item] goes to a desk.", ALL_TURNS),
     ],
     ids=["in other words", "about nothing", "a template"],
 )
-def test_a_citation_is_believed_where_the_answer_is_about_an_example(lesson, sizes):
-    def citing(name, inputs):
-        feedback = inputs["examples_with_feedback"][0]["Feedback"]
-        return {"lessons": [lesson.format(product=feedback.split()[5])]}
+def test_an_answer_passed_over_the_examples_that_it_has_no_word_of(lesson, sizes):
+    def answer(name, inputs):
+        return {"lessons": [lesson.format(product=rules_in(inputs)[0].split()[4])]}
 
-    world = World(citing)
+    world = World(answer)
     world.run(SCAN, reflections())
     assert reads(world) == expected(sizes)
 
@@ -135,7 +224,7 @@ def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
     def repeating(name, inputs):
         records = inputs["examples_with_feedback"]
         if len(records) == 1:
-            return {"lessons": cited_rules(inputs)}
+            return {"lessons": rules_in(inputs)}
         return {"lessons": [each["Inputs"]["message"] for each in records]}
 
     items = [
@@ -144,8 +233,8 @@ def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
     ]
     world = World(repeating)
     lessons = world.run(SCAN, items)
-    assert reads(world) == expected(ALL_HALVES)
-    assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
+    assert reads(world) == expected(ALL_TURNS)
+    assert texts(lessons) == sorted(RULES)
 
 
 def test_what_was_answered_wrongly_does_not_tell_one_mistake_from_another():
@@ -161,32 +250,39 @@ def test_what_was_answered_wrongly_does_not_tell_one_mistake_from_another():
         )
         for place, (rule, answer) in enumerate(zip(rules, ["R2", "K9"], strict=True))
     ]
-    cited = [f"[{number}] {rule}" for number, rule in enumerate(rules, start=1)]
-    world = World(lambda name, inputs: {"lessons": cited})
+    world = World(lambda name, inputs: {"lessons": rules})
     lessons = world.run(SCAN, items).lessons
     assert reads(world) == [2]
     assert [lesson.text for lesson in lessons] == rules
 
 
-def test_an_answer_stays_where_its_halves_fail():
-    def failing(name, inputs):
-        whole = len(inputs["examples_with_feedback"]) == SHARD
-        return {"lessons": []} if whole else FailedCall("TimeoutError: too slow")
-
-    lessons = World(failing).run(SCAN, reflections())
-    assert [node.failed for node in lessons.nodes if node.level == 1] == [None] * SHARDS
-
-
 def test_an_answer_that_leaves_out_the_numbers_of_examples_took_them_in():
     def without_numbers(name, inputs):
-        records = inputs["examples_with_feedback"]
-        numbered = ((item["Example"], int(item["Feedback"][-3:-1])) for item in records)
-        return {"lessons": [f"[{number}] {RULES[rule]}" for number, rule in numbered]}
+        places = (int(item["Feedback"][-3:-1]) for item in inputs["examples_with_feedback"])
+        return {"lessons": [RULES[place] for place in places]}
 
     feedback = "Wrong: the quotient of both amounts is {}."
     world = World(without_numbers)
     world.run(SCAN, [Reflection(n, {"Feedback": feedback.format(1000 + n)}) for n in range(16)])
     assert reads(world) == [SHARD] * SHARDS
+
+
+@pytest.mark.parametrize("aggregator", [ParallelScan(), Union(), SCAN])
+def test_answers_that_cannot_be_read_are_read_again_whoever_asks(aggregator):
+    def short_sighted(name, inputs):
+        long = len(inputs.get("examples_with_feedback", ())) > 4
+        return UNREADABLE if long else learner(name, inputs)
+
+    world = World(short_sighted)
+    assert facts(world.run(aggregator, mistakes(16))) == set(range(16))
+
+
+@pytest.mark.parametrize("aggregator", [ParallelScan(), Union()])
+def test_who_finds_no_sources_reads_no_answer_again_that_it_could_read(aggregator):
+    world = World(lambda name, inputs: {"lessons": ["Take care."]})
+    world.run(aggregator, mistakes(16))
+    read = [call for call in world.calls if call.place[1] == "read"]
+    assert len(read) == len(aggregator.shards(16, world.context))
 
 
 TOO_LONG = FailedCall("ContextWindowExceededError: [m] maximum context length is 8 tokens")
@@ -224,13 +320,13 @@ def test_what_can_be_halved_no_further_fails_alone():
     assert len(world.calls) < 60
 
 
-def test_citations_are_checked_once_where_words_show_that_an_answer_was_read(monkeypatch):
+def test_sources_are_looked_for_once_where_words_show_that_an_answer_was_read(monkeypatch):
     calls = []
 
     def vectors(texts):
         calls.append(texts)
         return word_vectors(texts)
 
-    monkeypatch.setattr(_citations, "word_vectors", vectors)
+    monkeypatch.setattr(_sources, "word_vectors", vectors)
     World(reader(SHARD)).run(SCAN, reflections())
     assert len(calls) == SHARDS

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ReferenceScan
-from combee_dspy.aggregators._citations import read_citations
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
-from combee_dspy.records import FailedCall, Lesson, Reflection
+from combee_dspy.records import FailedCall, Reflection
 from combee_dspy.reflections import Vocabulary
 from tests.aggregators.doubles import World
 
@@ -34,14 +33,9 @@ def script(relations):
     """
 
     def answer(name, inputs):
-        if name == "AddCitedLessons":
-            places = [
-                (record["Example"], int(record["Inputs"]["id"]))
-                for record in inputs["examples_with_feedback"]
-            ]
-            return {
-                "lessons": [f"[{number}] {SAYS[place % len(SAYS)]}" for number, place in places]
-            }
+        if name == "AddLessons":
+            places = (int(record["Inputs"]["id"]) for record in inputs["examples_with_feedback"])
+            return {"lessons": [SAYS[place] for place in places]}
         if isinstance(relations, FailedCall):
             return relations
         number = {
@@ -59,16 +53,24 @@ def script(relations):
     return answer
 
 
-def learned(relations, n=5, book=None):
-    world = World(script(relations), book=book or Book())
-    reflections = [
-        Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
+def gates(n=5, right=()):
+    """Return reflections whose feedback says what their lesson says, in other words."""
+    return [
+        Reflection(
+            place,
+            {"Inputs": {"id": place}, "Feedback": f"Gate {place}: {SAYS[place].lower()}"},
+            perfect=place in right,
+        )
         for place in range(n)
     ]
-    return world.run(ReferenceScan(), reflections), world
 
 
-def test_lessons_come_with_the_examples_that_their_readers_cite():
+def learned(relations, n=5, book=None):
+    world = World(script(relations), book=book or Book())
+    return world.run(ReferenceScan(), gates(n)), world
+
+
+def test_lessons_come_with_the_examples_that_teach_them():
     result, _ = learned({})
     assert {lesson.text: lesson.sources for lesson in result.lessons} == {
         SAYS[n]: (n,) for n in range(5)
@@ -77,102 +79,9 @@ def test_lessons_come_with_the_examples_that_their_readers_cite():
 
 def test_a_lesson_that_right_answers_alone_teach_is_refused_and_counted():
     world = World(script({}))
-    reflections = [
-        Reflection(
-            place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}, perfect=place > 0
-        )
-        for place in range(3)
-    ]
-    result = world.run(ReferenceScan(), reflections)
-    assert [lesson.text for lesson in result.lessons] == [SAYS[0]]
-    refused = [text for text in world.warnings if "right answers alone" in text]
-    assert len(refused) == 2
-
-
-def test_a_lesson_without_a_citation_comes_from_a_mistake():
-    words = "Letters to the north take a red stamp."
-    texts = [(words, "Right."), ("Letters to the north take a stamp", "Wrong.")]
-    right, wrong = (
-        Reflection(place, {"Inputs": {"text": text}, "Feedback": feedback}, perfect=place == 0)
-        for place, (text, feedback) in enumerate(texts)
-    )
-    assert [lesson.sources for lesson in read_citations([words], [right, wrong])] == [(1,)]
-
-
-def test_a_lesson_without_a_citation_that_a_right_answer_clearly_holds_comes_from_it():
-    right, wrong = (
-        Reflection(place, {"Inputs": {"text": text}, "Feedback": feedback}, perfect=place == 0)
-        for place, (text, feedback) in enumerate(
-            [("A violin by courier", "Right."), ("A drum by letter", "Wrong: it is seven.")]
-        )
-    )
-    texts = ["What a courier brings is zero.", "For a drum it is seven."]
-    sources = [lesson.sources for lesson in read_citations(texts, [right, wrong])]
-    assert sources == [(0,), (1,)]
-
-
-def subjects(count):
-    words = ("violin", "drum", "harp", "flute")[:count]
-    return words, [
-        Reflection(place, {"Inputs": {"text": f"A {word}"}, "Feedback": f"It is q{place}."})
-        for place, word in enumerate(words)
-    ]
-
-
-def test_citations_of_the_same_many_examples_behind_every_lesson_are_void():
-    words, items = subjects(4)
-    texts = [f"[1, 2, 3, 4] A {word} is q{place}." for place, word in enumerate(words)]
-    assert [lesson.sources for lesson in read_citations(texts, items)] == [(0,), (1,), (2,), (3,)]
-    (lesson,) = read_citations(["[1, 2, 3, 4] It is a q for all."], items)
-    assert lesson.sources == (0, 1, 2, 3)
-
-
-@pytest.mark.parametrize("form", ["[{}] {}", "{1} [{0}].", "{1} [{0}]"])
-def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences(form):
-    words, items = subjects(4)
-    written = [f"A {word} is q{place}." for place, word in enumerate(words[:3])]
-    question = "Is it a flute? Then q3 applies."
-    lessons = read_citations([form.format("1, 2, 3, 4", " ".join([*written, question]))], items)
-    assert [lesson.text for lesson in lessons] == [*written, question]
-    assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
-    (lesson,) = read_citations([form.format("1, 2", " ".join(written))], items)
-    assert lesson.text.strip(".") == " ".join(written).strip("."), (
-        "two examples teach no three lessons"
-    )
-    pointing = f"{' '.join(written[:2])} Otherwise it is q3."
-    assert [lesson.text for lesson in read_citations([pointing], items)] == [pointing]
-    two = " ".join(written[:2])
-    assert [lesson.text for lesson in read_citations([two], items)] == [two]
-    of_one = " ".join(written)
-    assert [lesson.text for lesson in read_citations([of_one], items[:1])] == [of_one]
-
-
-@pytest.mark.parametrize(
-    "form", ["[{0}] {1}", "{1} [{0}].", "[{0}] {1} [{0}]", "{1} [{0}],", "[{0}] {1};", "({0}) {1}"]
-)
-def test_the_citations_of_a_lone_text_divide_it(form):
-    words, items = subjects(4)
-    written = [f"A {word} is q{place}" for place, word in enumerate(words)]
-    for count in (2, 4):
-        text = " ".join(form.format(*each) for each in enumerate(written[:count], start=1))
-        lessons = read_citations([text.rstrip(",")], items[:count])
-        assert [lesson.text for lesson in lessons] == written[:count]
-        assert [lesson.sources for lesson in lessons] == [(place,) for place in range(count)]
-    beyond = "[1] A violin is q0 and a list ends at [7] or so"
-    assert [lesson.text for lesson in read_citations([beyond], items)] == [beyond[4:]]
-
-
-@pytest.mark.parametrize("citation", ["", "[1, 2, 3] "])
-def test_numbers_in_brackets_that_cite_nothing_divide_no_text(citation):
-    options = "Choose option (1) for a violin and option (2) for a drum"
-    lessons = read_citations([f"{citation}{options}"], subjects(4)[1])
-    assert [lesson.text for lesson in lessons] == [options]
-
-
-@pytest.mark.parametrize("cut", ["[1", "[2, 1", "- (3;", "[4] [2, 1", "[2 and", "[Examples 2, 3"])
-def test_what_is_left_of_an_answer_cut_within_its_citation_is_no_lesson(cut):
-    _, items = subjects(4)
-    assert len(read_citations(["[1] A violin is q0.", cut], items)) == 1
+    result = world.run(ReferenceScan(copies=1), gates(5, right=(4,)))
+    assert {lesson.text for lesson in result.lessons} == {SAYS[n] for n in range(4)}
+    assert world.warnings == [f"right answers alone teach {SAYS[4]!r}"]
 
 
 def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_examples():
@@ -220,9 +129,7 @@ def test_a_comparison_that_fails_changes_nothing():
 def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
     world = World(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
     aggregator = ReferenceScan()
-    result = world.run(
-        aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)]
-    )
+    result = world.run(aggregator, gates())
     assert len(result.lessons) == 5 and "RelateLessons" not in world.counts
     book = Book().add([Taught(text) for text in SAYS.values()], 0)
     context = replace(world.context, book=book)
@@ -387,11 +294,7 @@ def test_a_line_of_the_users_own_is_never_empty():
 def test_lessons_that_the_book_has_word_for_word_buy_no_comparison():
     book = Book().add(map(Taught, SAYS.values()), 0)
     world = World(script({}), book=book, update=1)
-    reflections = [
-        Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
-        for place in range(5)
-    ]
-    world.run(ReferenceScan(), reflections)
+    world.run(ReferenceScan(), gates())
     assert "RelateLessons" not in world.counts
     asyncio.run(ReferenceScan().relate(list(SAYS.values()), world.context))
     assert "RelateLessons" not in world.counts
@@ -428,85 +331,6 @@ def test_any_answer_gives_edits_of_lessons_that_were_shown(answer):
 def test_an_answer_that_names_more_void_than_valid_parts_is_void():
     relations, _ = related({"same": [[1, 2], [50, 51], [60, 61], "x"]})
     assert not relations.edits and relations.void[0].startswith("all of an answer")
-
-
-ITEMS = [
-    Reflection(index, {"Feedback": f"Gate {word}"})
-    for index, word in ((4, "anchor"), (7, "basket"), (9, "candle"))
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "lesson"),
-    [
-        ("[2, 3] … Use it.", Lesson("Use it.", (7, 9))),
-        ("[2, 3] ... Use it.", Lesson("Use it.", (7, 9))),
-        ("[2, 3] Use it.", Lesson("Use it.", (7, 9))),
-        ("[1]: Use it.", Lesson("Use it.", (4,))),
-        ("(Examples 1 and 2) Use it.", Lesson("Use it.", (4, 7))),
-        ("Use it [3].", Lesson("Use it", (9,))),
-        ("[9] A basket needs a gate.", Lesson("A basket needs a gate.", (7,))),
-        ("A candle needs a gate.", Lesson("A candle needs a gate.", (9,))),
-        ("Use it.", Lesson("Use it.", (4,))),
-        ("Use it. [Example 2, Example 3]", Lesson("Use it.", (7, 9))),
-        ('"Use it." [3]**,', Lesson('"Use it."', (9,))),
-        ("[1] Use it. [2, 3]", Lesson("Use it.", (7, 9))),
-        (
-            "A basket follows the law of (2019).",
-            Lesson("A basket follows the law of (2019).", (7,)),
-        ),
-        ("A candle needs a gate [2, 1", Lesson("A candle needs a gate", (9,))),
-    ],
-)
-def test_a_citation_is_read_where_it_stands_and_void_outside_the_call(text, lesson):
-    assert read_citations([text], ITEMS) == [lesson]
-
-
-def test_a_line_that_is_numbered_and_not_cited_comes_from_the_example_that_it_is_about():
-    names = ("tent", "lamp", "sofa", "kettle")
-    items = [
-        Reflection(10 + place, {"Feedback": f"Wrong. A message about a {name} gets {name[0]}7."})
-        for place, name in enumerate(names)
-    ]
-    numbered = ["[1] The code for a sofa is s7.", "[2] The code for a tent is t7."]
-    assert [lesson.sources for lesson in read_citations(numbered, items)] == [(12,), (10,)]
-    (lesson,) = read_citations(["[1, 2, 3, 4] The code for a lamp is l7."], items)
-    assert lesson.sources == (11,)
-    (lesson,) = read_citations(["[1, 3] Whoever asks wants a code."], items)
-    assert lesson.sources == (10, 12), "nothing that it says is nearer to another"
-
-
-def test_a_citation_counts_by_the_feedback_of_a_long_record():
-    items = [
-        Reflection(
-            place,
-            {
-                "Inputs": {"log": first + " ".join(f"{first}{line} passed" for line in range(700))},
-                "Feedback": f"Wrong. {feedback}",
-            },
-        )
-        for place, (first, feedback) in enumerate(
-            [("Alpha", "A lamp with a crack gets l7."), ("Crack of a lamp", "A tent gets t7.")]
-        )
-    ]
-    (lesson,) = read_citations(["[1] A lamp with a crack gets l7."], items)
-    assert lesson.sources == (0,)
-
-
-def test_a_void_citation_does_not_make_a_mistake_of_a_right_answer():
-    items = [
-        Reflection(0, {"Feedback": "Wrong. A tent gets T7."}),
-        Reflection(1, {"Feedback": "Right, a kettle."}, perfect=True),
-        Reflection(2, {"Feedback": "Right, lamps end with bows."}, perfect=True),
-    ]
-    (lesson,) = read_citations(["[2] Lamps end with bows."], items)
-    assert lesson.sources == (2,)
-    (lesson,) = read_citations(["A tent has bows."], items)
-    assert lesson.sources == (0,), "what nobody cites comes from a mistake"
-
-
-def test_a_citation_alone_is_no_lesson():
-    assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []
 
 
 def test_the_words_of_long_examples_are_read_near_their_ends_and_beside_the_loop(monkeypatch):

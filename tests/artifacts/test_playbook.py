@@ -232,7 +232,7 @@ def test_no_answer_breaks_the_reading_of_tags(answer):
 
 @pytest.mark.parametrize("aggregator", [Union(fan_in=8), ReferenceScan(levels=0)], ids=str)
 def test_each_insight_is_learned_whichever_aggregator_reads_it(aggregator):
-    service = Service(AddLessons=adding, AddCitedLessons=adding)
+    service = Service(AddLessons=adding)
     lessons = service.learn(insights(40), aggregator).lessons
     assert {lesson.text: lesson.sources for lesson in lessons} == {
         f"Fact {i} is fact number {i}.": (i,) for i in range(40)

@@ -20,7 +20,7 @@ RULES = [f"The rule: the word for {animal} is {code_word(animal)}" for animal in
 
 CHAT, JSON, XML = dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()
 
-# What cannot be read is read again in halves, so there are more calls than shards.
+# However many calls there were, none of them could be read.
 ALL_UNPARSED = r"(\d+) of \1 proposer calls unparsed"
 
 

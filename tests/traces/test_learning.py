@@ -40,13 +40,11 @@ def logs(things=THINGS):
 
 
 def answer(request):
-    """Read examples as a reader that learns each code and cites its example."""
+    """Read examples as a reader that learns each code."""
     if "numbers" in request.text and "same" in request.last:
         return as_chat({"same": [], "contradictory": [], "narrower": [], "empty": []})
-    lessons = []
-    for number, thing in re.findall(r'"Example": (\d+).{0,400}?The code of (\w+) is', request.last):
-        lessons.append(f"[{number}] For {thing}, the code is {thing[-1] * 3}.")
-    return as_chat({"lessons": lessons})
+    things = re.findall(r"The code of (\w+) is", request.last)
+    return as_chat({"lessons": [f"For {thing}, the code is {thing[-1] * 3}." for thing in things]})
 
 
 @pytest.fixture
@@ -190,7 +188,7 @@ def test_what_is_missing_is_named(reader):
 )
 def test_any_one_label_is_enough(judged):
     def read(request):
-        return as_chat({"lessons": ["[1] Say aaa."]})
+        return as_chat({"lessons": ["Say aaa."]})
 
     (item,) = logs(THINGS[:1])
     trace = Trace(item.id, item.inputs, item.outputs, **judged)

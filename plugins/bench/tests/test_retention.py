@@ -84,8 +84,8 @@ def test_a_fan_in_that_nothing_takes_is_refused() -> None:
 
 
 def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A perfect reader cites what it read, and a judge unites and opposes by the goods: all is
-    right but the lone.
+    """A perfect reader, and a judge that unites and opposes by the goods: all is right but the
+    lone.
     """
     told = (
         r"(?P<c>Q\d+) is the right code for (?P<g>\w+)",
@@ -109,11 +109,8 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
                 opposed.setdefault(goods, []).append(int(number))
             groups = [numbers for numbers in opposed.values() if len(numbers) > 1]
             return as_json({"same": [], "contradictory": groups, "narrower": [], "empty": []})
-        lines = [
-            f"[{n}] {goods} goes under {code}."
-            for n, (goods, code) in enumerate(facts(request.last), start=1)
-        ]
-        return as_json({"lessons": [*lines, "[1] Read with care."]})
+        lines = [f"{goods} goes under {code}." for goods, code in facts(request.last)]
+        return as_json({"lessons": [*lines, "Read with care."]})
 
     monkeypatch.setattr(retention, "model_lm", lambda name, **where: (ScriptedLM(answer), None))
     names = ("union", "reference-scan")

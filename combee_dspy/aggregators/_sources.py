@@ -1,0 +1,71 @@
+"""Which examples teach a lesson, by the words of both. Pure.
+
+Readers are not asked: a small model that is to cite its examples writes citations and no lesson.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from combee_dspy.aggregators._lessons import sentences
+from combee_dspy.aggregators._retention import feedback_words
+from combee_dspy.lessons import word_vectors
+from combee_dspy.records import Lesson, Reflection
+from combee_dspy.reflections import example_text, normalised
+
+# An example teaches the lesson that shares most words with it, and those that share nearly as many,
+# where the lesson shares with it nearly as much as with any example.
+_NEARLY = 0.8
+# A lesson comes from right answers where one holds so many times as much of it as any mistake.
+_FAR_MORE = 2.0
+# Sentences of a lone text, and mistakes of its call, from which on it is no single lesson.
+_SEVERAL = 3
+
+
+def find_sources(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
+    """Return the lessons in one call's texts, each with the reflections that teach it.
+
+    These are mistakes, since a reader writes about them: those that the lesson is nearest to, else
+    the nearest. Only where a right answer shares far more with it, it comes from that. A lone text
+    that says several things to a call with several mistakes is read as its sentences.
+
+    Args:
+        texts: What a reader wrote about the items.
+        items: What the call read, at least one.
+    """
+    lessons = _divide(texts, items)
+    if not lessons:
+        return []
+    vectors = word_vectors([*lessons, *map(example_text, items)])
+    written, holders = vectors[: len(lessons)], vectors[len(lessons) :]
+    near = (written @ holders.T).toarray().round(6)
+    # The share of a lesson's words, by weight: a record may be long.
+    shared = (written.multiply(written) @ (holders > 0).T).toarray().round(6)
+    is_wrong = np.array([not item.perfect for item in items])
+    teaches = is_wrong & (near >= _NEARLY * near.max(axis=0)) & (near > 0)
+    teaches &= shared >= _NEARLY * shared.max(axis=1, keepdims=True)
+    # What no feedback on a mistake says is as likely to come from a right answer.
+    feedback = {word for item in items if not item.perfect for word in feedback_words(item)}
+    is_said = [not feedback.isdisjoint(normalised(text).split()) for text in lessons]
+    more = np.where(np.array(is_said) | (not feedback), _FAR_MORE, 1.0)
+    right = shared.max(axis=1, where=~is_wrong, initial=0.0)
+    is_right = (right > 0) & (right >= more * shared.max(axis=1, where=is_wrong, initial=0.0))
+    teaches &= ~is_right[:, None]
+    nearest = np.where(is_right[:, None] ^ is_wrong, near, -1.0).argmax(axis=1)
+    teaches[np.arange(len(lessons)), nearest] |= ~teaches.any(axis=1)
+    return [
+        Lesson(text, tuple(sorted({items[place].index for place in np.flatnonzero(row).tolist()})))
+        for text, row in zip(lessons, teaches, strict=True)
+    ]
+
+
+def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
+    """Return texts that say something; the sentences of a lone one about several mistakes."""
+    lessons = [text.strip() for text in texts if any(map(str.isalnum, text))]
+    if len(lessons) != 1:
+        return lessons
+    parts = sentences(lessons[0])
+    mistakes = sum(not item.perfect for item in items)
+    return lessons if min(mistakes, len(parts)) < _SEVERAL else parts
