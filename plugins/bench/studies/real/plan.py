@@ -16,7 +16,7 @@ _WRONG_SETS = range(671, 675)
 _MENDED_SETS = range(681, 689)
 _MENDED_WRONG_SETS = range(691, 695)
 _TODAY_SETS = range(721, 729)
-_PLAIN_SETS = range(731, 739)
+_PLAIN_SETS = range(741, 749)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
