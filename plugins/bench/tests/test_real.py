@@ -86,7 +86,7 @@ def test_another_rule_set_has_other_rules(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_reflector_may_be_kept_from_the_answers(lm, tmp_path: Path) -> None:
     methods = ("gepa", "union-4", "union-4-feedback")
-    chosen = options(tmp_path, methods=methods, seeds=(0,), tokens=6_000)
+    chosen = options(tmp_path, methods=methods, seeds=(0,), tokens=12_000)
     shown, read = {}, 0
     for row in real.run(chosen):
         asked = [
