@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 
 import dspy
 
@@ -15,7 +16,7 @@ from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._sources import find_sources
-from combee_dspy.aggregators._unread import is_passed_over
+from combee_dspy.aggregators._unread import find_passed_over
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
@@ -79,11 +80,9 @@ class ShardReader:
             items = [part for position in positions for part in fitted[position]]
             if all(item.perfect for item in items):
                 return []  # without a mistake there is nothing to learn
-            room = self._scan.room  # media may pass it
-            sizes = [min(estimate_record_tokens(item.record), room) for item in items]
-            calls = [items[first:last] for first, last in even_runs(sizes, room)]
             return await _chain(
-                self._read_call(call, (number, part)) for part, call in enumerate(calls)
+                self._read_call(call, (number, part))
+                for part, call in enumerate(self._calls(items))
             )
 
         reads = await _chain(
@@ -129,51 +128,58 @@ class ShardReader:
         """Return what was read, mistakes again that all calls had passed over which read them.
 
         Small models keep all of what a call reads, or nothing, or repeat themselves without end. An
-        answer that passed over its examples leaves once other calls have read them.
+        answer that read nothing leaves once other calls have read its mistakes.
         """
-        silent: list[bool] = []  # by call, whether it passed over its examples
+        missed: list[frozenset[int]] = []  # by call
         covered: set[tuple[int, int]] = set()
         for turn in range(_TURNS + 1):
-            passed_over: list[list[Reflection]] = []
-            for items, answer in reads[len(silent) :]:
-                silent.append(self._is_passed_over(items, answer))
-                if silent[-1]:
-                    if len(items) > 1:  # alone it would be asked the same again
-                        passed_over.append(items)
-                elif not isinstance(answer, FailedCall):
-                    covered.update(map(_place, items))
-            left = {
-                _place(item): item
-                for items in passed_over
-                for item in items
-                if not item.perfect and _place(item) not in covered
-            }
+            new = reads[len(missed) :]
+            # Long records take long, in which nothing else could run.
+            missed += await asyncio.to_thread(list, starmap(self._missed, new))
+            for (items, answer), indices in zip(new, missed[-len(new) :], strict=True):
+                if not isinstance(answer, FailedCall):
+                    covered.update(_place(item) for item in items if item.index not in indices)
+            # A single example would be asked about as before.
+            passed_over = [
+                items
+                for (items, _), indices in zip(new, missed[-len(new) :], strict=True)
+                if indices and len(items) > 1
+            ]
+            left = {_place(item): item for items in passed_over for item in _open(items, covered)}
             if not left or turn == _TURNS:
                 break
-            size = max(map(len, passed_over)) // 2
             self._passed_over += len(passed_over)
-            again = list(left.values())
+            again, size = list(left.values()), max(map(len, passed_over)) // 2
+            chunks = (again[start : start + size] for start in range(0, len(again), size))
             reads = reads + await _chain(
-                self._read_call(again[start : start + size], (-1 - turn, start))
-                for start in range(0, len(again), size)
+                self._read_call(call, (-1 - turn, number))
+                for number, call in enumerate(chain.from_iterable(map(self._calls, chunks)))
             )
         return [
             (items, answer)
-            for (items, answer), is_silent in zip(reads, silent, strict=True)
-            if not is_silent
-            or any(_place(item) not in covered for item in items if not item.perfect)
+            for (items, answer), indices in zip(reads, missed, strict=True)
+            if any(not item.perfect and item.index not in indices for item in items)
+            or _open(items, covered)
         ]
 
-    def _is_passed_over(
+    def _calls(self, items: list[Reflection]) -> list[list[Reflection]]:
+        """Return the fewest calls that items fit; media may pass what a call takes."""
+        room = self._scan.room
+        sizes = [min(estimate_record_tokens(item.record), room) for item in items]
+        return [items[first:last] for first, last in even_runs(sizes, room)]
+
+    def _missed(
         self, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
-    ) -> bool:
+    ) -> frozenset[int]:
+        """Return the mistakes that a call passed over, by index."""
         if isinstance(answer, FailedCall):
-            return answer.unparsed
+            mistakes = frozenset(item.index for item in items if not item.perfect)
+            return mistakes if answer.unparsed else frozenset()
         if not self._finds_sources:
-            return False
+            return frozenset()
         texts = parse_lessons(answer.get("lessons"))[0]
         find = partial(find_sources, texts, items)
-        return is_passed_over(items, texts, find, self._context.text)
+        return find_passed_over(items, texts, find, self._context.text)
 
     async def _ask(
         self, items: Sequence[Reflection], place: tuple[int, ...]
@@ -208,6 +214,11 @@ class ShardReader:
 
     def _warn(self, text: str) -> None:
         self._context.emit(WarningRaised(text))
+
+
+def _open(items: Iterable[Reflection], covered: Container[tuple[int, int]]) -> list[Reflection]:
+    """Return the mistakes that no call has read."""
+    return [item for item in items if not item.perfect and _place(item) not in covered]
 
 
 def _place(item: Reflection) -> tuple[int, int]:

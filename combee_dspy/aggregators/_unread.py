@@ -1,4 +1,4 @@
-"""Whether an answer passed over its examples: it names none of what they teach. Pure."""
+"""Which examples an answer passed over: it names none of what they teach. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _SAME = 0.5
 _MOST_CHARS = 20_000
 
 
-def is_passed_over(
+def find_passed_over(
     items: Sequence[Reflection],
     lessons: Sequence[str],
     find: Callable[[], Sequence[Lesson]],
     text: str,
-) -> bool:
-    """Return whether an answer passed over more than three quarters of what its call could teach.
+) -> frozenset[int]:
+    """Return the mistakes that an answer passed over, by index; none where it read a quarter of
+    what its call could teach, or more.
 
     A mistake can teach where its feedback says something in words that the program's text does not
     say already. It did where a lesson has a word that tells its feedback from most others in the
@@ -40,8 +41,9 @@ def is_passed_over(
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
+    nothing: frozenset[int] = frozenset()
     if len(lessons) >= 2 * max(len(teaching), 1):
-        return False
+        return nothing
     words = {word for lesson in lessons for word in _words(lesson)}
     telling = _telling_words(teaching)
     for item in items:
@@ -51,15 +53,18 @@ def is_passed_over(
             telling[item.index] = new
     named = {index for index, own in telling.items() if own & words}
     if len(teaching.keys() - named) <= _MOST * len(teaching):
-        return False
+        return nothing
     if named or (lessons and not any(telling.values())):
         named |= {source for lesson in find() for source in lesson.sources}
-    left = [comment for index, comment in teaching.items() if index not in named]
+    left = {index: comment for index, comment in teaching.items() if index not in named}
     if len(left) <= _MOST * len(teaching):
-        return False
+        return nothing
     lines = text_lines(text)
-    in_text, _ = Coverage([*left, *lines]).best(left, lines)
-    return int((in_text < _SAME).sum()) > _MOST * len(teaching)
+    in_text, _ = Coverage([*left.values(), *lines]).best(list(left.values()), lines)
+    passed_over = frozenset(
+        index for index, share in zip(left, in_text.tolist(), strict=True) if share < _SAME
+    )
+    return passed_over if len(passed_over) > _MOST * len(teaching) else nothing
 
 
 def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:

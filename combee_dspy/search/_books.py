@@ -64,12 +64,15 @@ class Books:
         return self._after[max(update, -1)].get(component, Book())
 
     def examples(self, component: str) -> list[str]:
-        """Return the words of the examples that taught a component, the latest 2,000."""
+        """Return the words of the examples that updates read for a component, the latest 2,000."""
         return [words for _, words in self._examples.get(component, ())]
 
     def rewind(self, update: int) -> None:
         """Take back all that later updates have learned."""
-        self.now.update(self._after[max(update, -1)])
+        for component, book in self._after[max(update, -1)].items():
+            if book != self.now[component]:
+                self.now[component] = book
+                self.emit(BookChanged.of(book), step=update + 1, component=component)
         for component, examples in self._examples.items():
             self._examples[component] = [each for each in examples if each[0] <= update]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from combee_dspy.events import LessonTested
 from combee_dspy.lessons import Book, about_none
@@ -51,7 +52,7 @@ class Proving:
     ) -> None:
         """Validate the newest text, then test its lines, as far as the budget goes.
 
-        Where it limits no rollouts, as in one pass over the rows, one validation is all.
+        Where it limits no rollouts, as in one pass over the rows, few are tested.
 
         Args:
             newest: It may hold lines that were never validated.
@@ -176,7 +177,7 @@ class Proving:
             return False  # no rollout is left, or no row reads the change
         scores = mean_scores(draws)
         wins, losses, accepted = compare(before.scores, scores, tests, changes.values())
-        accepted |= are_needless and wins >= losses
+        accepted |= are_needless and wins >= losses and _is_no_lower(before.scores, scores)
         for change in changes:
             tested = LessonTested(
                 lesson=change.lesson.id,
@@ -259,3 +260,8 @@ class Proving:
             for component, book in self.books.now.items()
             for other in arrangements(base.texts[component], book)
         ]
+
+
+def _is_no_lower(before: Scores, after: Scores) -> bool:
+    old, new = paired(before, after)
+    return fmean(new) >= fmean(old)

@@ -277,6 +277,30 @@ def test_answers_that_cannot_be_read_are_read_again_whoever_asks(aggregator):
     assert facts(world.run(aggregator, mistakes(16))) == set(range(16))
 
 
+def test_an_answer_that_read_a_mistake_stays_and_that_is_not_read_again():
+    # Four calls read one of their eight, shorter ones read all.
+    def answer(name, inputs):
+        rules = rules_in(inputs)
+        return {"lessons": rules[:1] if len(rules) == 2 * SHARD else rules}
+
+    world = World(answer)
+    lessons = world.run(ReferenceScan(levels=0), reflections())
+    long = [call for call in world.calls if len(call.records) == 2 * SHARD]
+    read = {rules_in(call.inputs)[0] for call in long}
+    again = [set(rules_in(call.inputs)) for call in world.calls if call not in long]
+    assert len(long) == SHARDS and again and not any(read & rules for rules in again)
+    assert texts(lessons) == sorted(RULES)
+
+
+def test_what_is_read_again_fits_a_call(monkeypatch):
+    long = [Reflection(n, {"Feedback": f"{RULES[n]} " + "and so on " * 150}) for n in range(16)]
+    world = World(lambda name, inputs: {"lessons": ["Take care."]})
+    scan = ReferenceScan(copies=1, levels=0, max_call_tokens=4_000)
+    world.run(scan, long)
+    first = max(len(call.records) for call in world.calls if call.place[2] >= 0)
+    assert max(len(call.records) for call in world.calls if call.place[2] < 0) <= first
+
+
 @pytest.mark.parametrize("aggregator", [ParallelScan(), Union()])
 def test_who_finds_no_sources_reads_no_answer_again_that_it_could_read(aggregator):
     world = World(lambda name, inputs: {"lessons": ["Take care."]})

@@ -68,8 +68,20 @@ def test_a_right_answer_that_shares_far_more_is_the_source():
 
 def test_a_right_answer_that_holds_as_much_is_the_source_of_what_no_feedback_says():
     rows = [("A heavy violin", RIGHT), ("A heavy drum", "Wrong: it is seven.")]
-    assert sources(["Heavy things get nine."], items_of(*rows)) == [(0,)]
+    doubtful = "Heavy things get nine."
+    assert sources(["A drum is seven.", doubtful], items_of(*rows)) == [(1,), (0,)]
+    assert sources([doubtful], items_of(*rows)) == [(1,)], "no lesson says what feedback says"
     assert sources(["Heavy things get seven."], items_of(*rows)) == [(1,)]
+
+
+def test_a_verdict_that_names_the_answer_alone_lets_general_lessons_pass():
+    rows = [("Two hours in minutes", RIGHT), ("Nine hours in minutes", "Wrong: expected amber.")]
+    assert sources(["Turn hours into minutes first."], items_of(*rows)) == [(1,)]
+
+
+def test_a_lone_paragraph_in_quotes_leaves_no_lesson_without_a_word():
+    text = "".join(f"A {word} is q{place}. " for place, word in enumerate(INSTRUMENTS[:3])) + '. "'
+    assert all(any(map(str.isalnum, lesson.text)) for lesson in find_sources([text], WRONG))
 
 
 def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
