@@ -59,7 +59,7 @@ class ReferenceScan(Union):
         >>> async def learn():
         ...     return await ReferenceScan().aggregate(arriving(reflections(9)), context())
         >>> len(asyncio.run(learn()).lessons)
-        4
+        6
 
     Args:
         copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
