@@ -30,8 +30,9 @@ def find_sources(texts: Sequence[str], items: Sequence[Reflection]) -> list[Less
     """Return the lessons in one call's texts, each with the reflections that teach it.
 
     These are mistakes, since a reader writes about them: those that the lesson is nearest to, else
-    the nearest. Only where a right answer shares far more with it, it comes from that. A lone text
-    that says several things to a call with several mistakes is read as its sentences.
+    the nearest. It comes from a right answer only where that shares far more with it; as much is
+    enough where other lessons say what feedback says, and it does not. A lone text that says
+    several things to a call with several mistakes is read as its sentences.
 
     Args:
         texts: What a reader wrote about the items.
