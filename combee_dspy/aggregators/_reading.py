@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
-from functools import partial
-from itertools import chain, starmap
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import dspy
 
@@ -14,22 +14,53 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
+from combee_dspy.aggregators._retention import teaches
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._sources import find_sources
 from combee_dspy.aggregators._unread import find_passed_over
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
-from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
+from combee_dspy.reflections import (
+    estimate_record_tokens,
+    feedback_text,
+    fit_reflections,
+    render_records,
+)
 
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
-# How often what was passed over is read again, each time by calls half as long.
+# How often what was passed over is read again, each time by shorter calls.
 _TURNS = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
+_TEXT = "current_instruction"
+_NONE: frozenset[int] = frozenset()
 
-_Reads = list[tuple[list[Reflection], dspy.Prediction | FailedCall]]
-"""What each call read, and its answer."""
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one call read, and what came of it.
+
+    Attributes:
+        items: What it read.
+        answer: What the reader answered.
+        lessons: What the answer holds, each with the reflections that teach it.
+        missed: Mistakes that the answer passed over, by index.
+    """
+
+    items: list[Reflection]
+    answer: dspy.Prediction | FailedCall
+    lessons: list[Lesson]
+    missed: frozenset[int]
+
+    @property
+    def has_taught(self) -> bool:
+        """Whether the answer passed over fewer mistakes than all."""
+        return any(not item.perfect and item.index not in self.missed for item in self.items)
+
+    def open(self, covered: Container[tuple[int, int]]) -> list[Reflection]:
+        """Return the mistakes that no call has read."""
+        return [item for item in self.items if not item.perfect and _place(item) not in covered]
 
 
 class ShardReader:
@@ -71,7 +102,7 @@ class ShardReader:
         notes: defaultdict[int, list[str]] = defaultdict(list)
         share = self._scan.room // _SHARE
 
-        async def read_shard(number: int, positions: Sequence[int]) -> _Reads:
+        async def read_shard(number: int, positions: Sequence[int]) -> list[_Read]:
             ready = await arrived(reflections[position] for position in positions)
             for position, reflection in zip(positions, ready, strict=True):
                 if position not in fitted:
@@ -81,7 +112,7 @@ class ShardReader:
             if all(item.perfect for item in items):
                 return []  # without a mistake there is nothing to learn
             return await _chain(
-                self._read_call(call, (number, part))
+                self._read_call(call, (number, part), self._signature)
                 for part, call in enumerate(self._calls(items))
             )
 
@@ -93,7 +124,7 @@ class ShardReader:
             more = f"; and {len(cuts) - _NAMED} more" if len(cuts) > _NAMED else ""
             self._warn("; ".join(cuts[:_NAMED]) + more)
         if reads:
-            level = [self._node(number, *read) for number, read in enumerate(reads)]
+            level = [self._node(number, read) for number, read in enumerate(reads)]
             self._scan.levels.append(level)
         if self._too_long:
             self._warn(
@@ -106,61 +137,58 @@ class ShardReader:
                 " read: what no other call had read was read again by shorter ones"
             )
 
-    async def _read_call(self, items: list[Reflection], place: tuple[int, ...]) -> _Reads:
+    async def _read_call(
+        self, items: list[Reflection], place: tuple[int, ...], signature: type[dspy.Signature]
+    ) -> list[_Read]:
         """Read reflections by one call, or by its halves where the model finds it too long."""
-        answer = await self._ask(items, place)
-        if not isinstance(answer, FailedCall) or not answer.too_long:
-            return [(items, answer)]
+        answer = await self._ask(items, place, signature)
         parts = items  # tokens are estimated here
-        if len(items) == 1:
-            parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
-        if len(parts) < 2:
-            return [(items, answer)]
-        self._too_long += 1
-        half = len(parts) // 2
-        return await _chain(
-            self._read_call(part, (*place, side))
-            for side, part in enumerate((parts[:half], parts[half:]))
-            if not all(item.perfect for item in part)
-        )
+        if isinstance(answer, FailedCall) and answer.too_long:
+            if len(items) == 1:
+                parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
+            if len(parts) > 1:
+                self._too_long += 1
+                half = len(parts) // 2
+                return await _chain(
+                    self._read_call(part, (*place, side), signature)
+                    for side, part in enumerate((parts[:half], parts[half:]))
+                    if not all(item.perfect for item in part)
+                )
+        # Long records take long, in which nothing else could run.
+        return [await asyncio.to_thread(self._look_into, items, answer)]
 
-    async def _read_again(self, reads: _Reads) -> _Reads:
+    async def _read_again(self, reads: list[_Read]) -> list[_Read]:
         """Return what was read, mistakes again that all calls had passed over which read them.
 
-        Small models keep all of what a call reads, or nothing, or repeat themselves without end. An
-        answer that read nothing leaves once other calls have read its mistakes.
+        Small models keep all of what a call reads, or nothing, or repeat themselves without end, or
+        repeat the inputs and the program's text. So they are shown feedback alone, where that
+        tells, and then half as much of it. An answer that read nothing leaves once other calls have
+        read its mistakes.
         """
-        missed: list[frozenset[int]] = []  # by call
+        signature = self._signature.delete(_TEXT)
         covered: set[tuple[int, int]] = set()
+        new = reads
         for turn in range(_TURNS + 1):
-            new = reads[len(missed) :]
-            # Long records take long, in which nothing else could run.
-            missed += await asyncio.to_thread(list, starmap(self._missed, new))
-            for (items, answer), indices in zip(new, missed[-len(new) :], strict=True):
-                if not isinstance(answer, FailedCall):
-                    covered.update(_place(item) for item in items if item.index not in indices)
-            # A single example would be asked about as before.
-            passed_over = [
-                items
-                for (items, _), indices in zip(new, missed[-len(new) :], strict=True)
-                if indices and len(items) > 1
-            ]
-            left = {_place(item): item for items in passed_over for item in _open(items, covered)}
-            if not left or turn == _TURNS:
+            for read in new:
+                if not isinstance(read.answer, FailedCall):
+                    taught = (item for item in read.items if item.index not in read.missed)
+                    covered.update(map(_place, taught))
+            short = [read for read in new if read.missed]
+            left = {_place(item): item for read in short for item in read.open(covered)}
+            again = list(map(_shortened, left.values()))
+            size = max((len(read.items) for read in short), default=0)
+            if all(item is left[_place(item)] for item in again):
+                size //= 2
+            if not again or turn == _TURNS or size == 0:
                 break
-            self._passed_over += len(passed_over)
-            again, size = list(left.values()), max(map(len, passed_over)) // 2
+            self._passed_over += len(short)
             chunks = (again[start : start + size] for start in range(0, len(again), size))
-            reads = reads + await _chain(
-                self._read_call(call, (-1 - turn, number))
+            new = await _chain(
+                self._read_call(call, (-1 - turn, number), signature)
                 for number, call in enumerate(chain.from_iterable(map(self._calls, chunks)))
             )
-        return [
-            (items, answer)
-            for (items, answer), indices in zip(reads, missed, strict=True)
-            if any(not item.perfect and item.index not in indices for item in items)
-            or _open(items, covered)
-        ]
+            reads = reads + new
+        return [read for read in reads if read.has_taught or read.open(covered)]
 
     def _calls(self, items: list[Reflection]) -> list[list[Reflection]]:
         """Return the fewest calls that items fit; media may pass what a call takes."""
@@ -168,57 +196,54 @@ class ShardReader:
         sizes = [min(estimate_record_tokens(item.record), room) for item in items]
         return [items[first:last] for first, last in even_runs(sizes, room)]
 
-    def _missed(
-        self, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
-    ) -> frozenset[int]:
-        """Return the mistakes that a call passed over, by index."""
+    async def _ask(
+        self,
+        items: Sequence[Reflection],
+        place: tuple[int, ...],
+        signature: type[dspy.Signature],
+    ) -> dspy.Prediction | FailedCall:
+        inputs = {"examples_with_feedback": render_records(items), **self._limits}
+        if _TEXT in signature.input_fields:
+            inputs[_TEXT] = self._context.text
+        return await self._context.ask(signature, inputs, "read", *place)
+
+    def _look_into(self, items: list[Reflection], answer: dspy.Prediction | FailedCall) -> _Read:
+        """Return an answer with what teaches each of its lessons, and what it passed over."""
         if isinstance(answer, FailedCall):
             mistakes = frozenset(item.index for item in items if not item.perfect)
-            return mistakes if answer.unparsed else frozenset()
+            return _Read(items, answer, [], mistakes if answer.unparsed else frozenset())
+        texts = parse_lessons(answer.get("lessons"), self._most)[0]
         if not self._finds_sources:
-            return frozenset()
-        texts = parse_lessons(answer.get("lessons"))[0]
-        find = partial(find_sources, texts, items)
-        return find_passed_over(items, texts, find, self._context.text)
+            return _Read(items, answer, [Lesson(text, _indices(items)) for text in texts], _NONE)
+        lessons = find_sources(texts, items)
+        text, book = self._context.text, self._context.book
+        return _Read(items, answer, lessons, find_passed_over(items, lessons, text, book))
 
-    async def _ask(
-        self, items: Sequence[Reflection], place: tuple[int, ...]
-    ) -> dspy.Prediction | FailedCall:
-        inputs = {
-            "current_instruction": self._context.text,
-            "examples_with_feedback": render_records(items),
-            **self._limits,
-        }
-        return await self._context.ask(self._signature, inputs, "read", *place)
-
-    def _node(
-        self, number: int, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
-    ) -> Node:
+    def _node(self, number: int, read: _Read) -> Node:
         """Return the lessons of one call that a mistake teaches.
 
         A lesson that comes from right answers alone changes what works.
         """
-        texts, failed = self._scan.texts_in(number, answer, self._most)
-        mistakes = {item.index for item in items if not item.perfect}
-        read = [Lesson(text, _indices(items)) for text in texts]
-        if self._finds_sources:
-            read = find_sources(texts, items)
+        _, failed = self._scan.texts_in(number, read.answer, self._most)
+        mistakes = {item.index for item in read.items if not item.perfect}
         lessons: list[Lesson] = []
         refused: list[Lesson] = []
-        for lesson in read:
+        for lesson in read.lessons:
             (refused if mistakes.isdisjoint(lesson.sources) else lessons).append(lesson)
         if refused:
             reasons = (f"right answers alone teach {lesson.text[:60]!r}" for lesson in refused)
             self._context.emit(AnswersIgnored(len(refused), tuple(reasons)[:_NAMED]))
-        return Node(tuple(lessons), _indices(items), failed)
+        return Node(tuple(lessons), _indices(read.items), failed)
 
     def _warn(self, text: str) -> None:
         self._context.emit(WarningRaised(text))
 
 
-def _open(items: Iterable[Reflection], covered: Container[tuple[int, int]]) -> list[Reflection]:
-    """Return the mistakes that no call has read."""
-    return [item for item in items if not item.perfect and _place(item) not in covered]
+def _shortened(item: Reflection) -> Reflection:
+    """Return a reflection with its feedback alone, where that tells more than a verdict."""
+    feedback = feedback_text(item)
+    is_shorter = teaches(feedback) and len(item.record) > 1
+    return replace(item, record={"Feedback": feedback}) if is_shorter else item
 
 
 def _place(item: Reflection) -> tuple[int, int]:
@@ -229,5 +254,5 @@ def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:
     return tuple(sorted({item.index for item in items}))
 
 
-async def _chain(reads: Iterable[Coroutine[object, object, _Reads]]) -> _Reads:
+async def _chain(reads: Iterable[Coroutine[object, object, list[_Read]]]) -> list[_Read]:
     return list(chain.from_iterable(await together(reads)))

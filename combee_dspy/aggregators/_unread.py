@@ -1,61 +1,65 @@
-"""Which examples an answer passed over: it names none of what they teach. Pure."""
+"""Which examples an answer passed over: it names little of what they teach. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._retention import teaches
+from combee_dspy.lessons import Book
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import feedback_text, normalised
 
 # A small model keeps all of what a call reads, or nothing. What lies between is not read again.
 _MOST = 0.75
+# Share, or number, of a feedback's telling words in a lesson that took it in. A reader that repeats
+# the program's text now and then hits a single one.
+_PART, _ENOUGH = 0.4, 3
 # Share of a feedback that a line of the text must hold to say the same.
 _SAME = 0.5
 _MOST_CHARS = 20_000
 
 
 def find_passed_over(
-    items: Sequence[Reflection],
-    lessons: Sequence[str],
-    find: Callable[[], Sequence[Lesson]],
-    text: str,
+    items: Sequence[Reflection], lessons: Sequence[Lesson], text: str, book: Book
 ) -> frozenset[int]:
     """Return the mistakes that an answer passed over, by index; none where it read a quarter of
     what its call could teach, or more.
 
     A mistake can teach where its feedback says something in words that the program's text does not
-    say already. It did where a lesson has a word that tells its feedback from most others in the
-    call: one that its inputs do not hold, since to repeat a question teaches nothing. Where any
-    lesson has such a word, a mistake that is a lesson's source did, too. An answer with two lessons
-    for each mistake did not stop reading.
+    say already. It did where one lesson has two in five, or three, of the words that tell its
+    feedback from most others in the call. Words of its inputs count for nothing, since to repeat a
+    question teaches nothing. Where it did, a mistake that is a lesson's source did, too. A lesson
+    that names no case counts for nothing. An answer with two lessons for each mistake did not stop
+    reading.
 
     Args:
         items: What the call read, in parts where a record was too long.
-        lessons: What it returned.
-        find: Returns them with their sources. Costs more than all else here, so it is called where
-            the words alone do not decide.
+        lessons: What it returned, with their sources.
         text: The program's text.
+        book: What it serves.
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     nothing: frozenset[int] = frozenset()
     if len(lessons) >= 2 * max(len(teaching), 1):
         return nothing
-    words = {word for lesson in lessons for word in _words(lesson)}
+    lessons = _with_cases(lessons, items, text, book)
+    written = [_words(lesson.text) for lesson in lessons]
     telling = _telling_words(teaching)
     for item in items:
         new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
         # Feedback quotes a wrong answer, and a good lesson does not.
         if new - _words(str(item.record.get("Generated Outputs", ""))):
             telling[item.index] = new
-    named = {index for index, own in telling.items() if own & words}
-    if len(teaching.keys() - named) <= _MOST * len(teaching):
-        return nothing
+    named = {
+        index
+        for index, own in telling.items()
+        if own and any(len(own & words) >= min(_ENOUGH, _PART * len(own)) for words in written)
+    }
     if named or (lessons and not any(telling.values())):
-        named |= {source for lesson in find() for source in lesson.sources}
+        named |= {source for lesson in lessons for source in lesson.sources}
     left = {index: comment for index, comment in teaching.items() if index not in named}
     if len(left) <= _MOST * len(teaching):
         return nothing
@@ -65,6 +69,25 @@ def find_passed_over(
         index for index, share in zip(left, in_text.tolist(), strict=True) if share < _SAME
     )
     return passed_over if len(passed_over) > _MOST * len(teaching) else nothing
+
+
+def _with_cases(
+    lessons: Sequence[Lesson], items: Sequence[Reflection], text: str, book: Book
+) -> list[Lesson]:
+    """Return the lessons that name a case: a small reader writes "The code is T2" of one example.
+
+    Where a single word is new beside the program's own text, it is an answer without its case,
+    unless an example's inputs hold it. Lines that the book serves are not the program's own.
+    """
+    served = {normalised(lesson.text) for lesson in book.lessons}
+    own = {word for line in text.splitlines() for word in _words(line, served)}
+    inputs = {word for item in items for word in _words(str(item.record.get("Inputs", "")))}
+    new = [_words(lesson.text) - own for lesson in lessons]
+    return [
+        lesson
+        for lesson, words in zip(lessons, new, strict=True)
+        if len(words) > 1 or not words.isdisjoint(inputs)
+    ]
 
 
 def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
@@ -84,5 +107,7 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
     }
 
 
-def _words(text: str) -> set[str]:
-    return set(normalised(text).split())
+def _words(text: str, but: Container[str] = ()) -> set[str]:
+    """Return the words of a text; none where it is among some others."""
+    plain = normalised(text)
+    return set() if plain in but else set(plain.split())

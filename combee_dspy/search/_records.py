@@ -217,10 +217,11 @@ def _read(output: Any) -> Record:
     """Return score and feedback of what a metric returned for a predictor."""
     has_feedback = hasattr(output, "feedback")
     has_score = has_feedback or isinstance(output, dspy.Prediction)
-    score = output["score"] if has_score else output
+    value = output["score"] if has_score else output
+    score = None if value is None else float(value)
     feedback = output["feedback"] if has_feedback else None
     return {
-        "score": None if score is None else float(score),
+        "score": score,
         "feedback": f"The score was {score}." if feedback is None else str(feedback),
     }
 

@@ -105,7 +105,7 @@ def learner(name, inputs):
         lists = inputs["lesson_lists"]
         return {"lessons": list(dict.fromkeys(text for texts in lists for text in texts))}
     facts = [record["Feedback"] for record in inputs["examples_with_feedback"]]
-    if name in ("LearnFromExamples", "AddLessons"):
+    if name in ("LearnFromExamples", "AddLessons", "StringSignature"):
         return {"lessons": [f"Remember {fact}." for fact in facts]}
     assert name in ("RewriteInstruction", "RewriteWithinConstraints")
     return {"new_instruction": " ".join(facts)}

@@ -205,9 +205,9 @@ def test_an_answer_that_had_nothing_to_add_is_final(text, items):
 @pytest.mark.parametrize(
     ("lesson", "sizes"),
     [
-        ("Ask whoever deals with a {product} and the like.", [4]),
-        ("The order should be in the format ZZZZ.", ALL_TURNS),
-        ("A message about an [item] goes to a desk.", ALL_TURNS),
+        ("Ask whoever deals with a {product} and the like.", SHARDS * [4]),
+        ("The order should be in the format ZZZZ.", SHARDS * ALL_TURNS),
+        ("A message about an [item] goes to a desk.", SHARDS * ALL_TURNS),
     ],
     ids=["in other words", "about nothing", "a template"],
 )
@@ -217,15 +217,13 @@ def test_an_answer_passed_over_the_examples_that_it_has_no_word_of(lesson, sizes
 
     world = World(answer)
     world.run(SCAN, reflections())
-    assert reads(world) == expected(sizes)
+    assert reads(world) == sorted(sizes, reverse=True)
 
 
 def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
     def repeating(name, inputs):
-        records = inputs["examples_with_feedback"]
-        if len(records) == 1:
-            return {"lessons": rules_in(inputs)}
-        return {"lessons": [each["Inputs"]["message"] for each in records]}
+        asked = [each.get("Inputs", {}) for each in inputs["examples_with_feedback"]]
+        return {"lessons": [each["message"] for each in asked if each] or rules_in(inputs)}
 
     items = [
         replace(item, record={"Inputs": {"message": f"My {product} is late."}, **item.record})
@@ -233,8 +231,70 @@ def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
     ]
     world = World(repeating)
     lessons = world.run(SCAN, items)
-    assert reads(world) == expected(ALL_TURNS)
+    assert reads(world) == expected([4, 4])
     assert texts(lessons) == sorted(RULES)
+
+
+CODES = ["T2", "B7", "K4", "F3"]
+CASES = [
+    "The stated interest of a debt gets the code {}.",
+    "The most that may be borrowed gets the code {}.",
+    "Shares left out of diluted earnings get the code {}.",
+    "The expense of paying in stock gets the code {}.",
+]
+TEXT = "Choose the code of the ledger."
+
+
+def filings():
+    rules = [case.format(code) for case, code in zip(CASES, CODES, strict=True)]
+    return rules, [
+        Reflection(
+            place,
+            {
+                "Inputs": {"sentence": f"In May it was {place}1 million in all."},
+                "Generated Outputs": {"answer": "none"},
+                "Feedback": f"Wrong. {rule}",
+            },
+        )
+        for place, rule in enumerate(rules)
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["The code of the ledger is {code}.", "The code of the ledger is the same as of the debt."],
+    ids=["an answer without its case", "a word of many"],
+)
+def test_a_reader_that_repeats_the_programs_text_is_shown_feedback_alone(answer):
+    rules, items = filings()
+
+    def repeating(name, inputs):
+        if "current_instruction" in inputs:
+            return {"lessons": [answer.format(code=CODES[0])]}
+        return {"lessons": rules_in(inputs)}
+
+    world = World(repeating, text=TEXT)
+    lessons = world.run(SCAN, items)
+    again = [call for call in world.calls if call.place[2] < 0]
+    assert again and all(record.keys() == {"Feedback"} for call in again for record in call.records)
+    assert texts(lessons) == sorted(rules)
+
+
+def test_a_mere_verdict_is_read_again_with_its_example():
+    _, items = filings()
+    items = [replace(item, record={**item.record, "Feedback": "Wrong."}) for item in items]
+    world = World(lambda name, inputs: UNREADABLE, text=TEXT)
+    world.run(SCAN, items)
+    again = [call for call in world.calls if call.place[2] < 0]
+    assert again and all("Inputs" in record for call in again for record in call.records)
+
+
+def test_a_rule_in_few_words_of_its_own_has_read_its_example():
+    _, items = filings()
+    short = ["Interest of debt: T2", "Borrowed at most: B7", "Diluted shares: K4", "Stock: F3"]
+    world = World(lambda name, inputs: {"lessons": short}, text=TEXT)
+    world.run(SCAN, items)
+    assert not read_again(world)
 
 
 def test_what_was_answered_wrongly_does_not_tell_one_mistake_from_another():

@@ -64,6 +64,19 @@ def test_a_metric_that_is_awaited_scores_and_gives_feedback(executor: str, tmp_p
     assert all("For self." in row["value"] for row in feedback)
 
 
+def test_a_verdict_without_a_reason_is_fed_back_as_a_number(tmp_path: Path) -> None:
+    def judges(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> bool:
+        return bool(metric(gold, pred).score)
+
+    options = {"budget": Budget(updates=1), "reflection_minibatch_size": 4}
+    World.made().compile(metric=judges, log_dir=tmp_path, **options)
+    feedback = rows(tmp_path, "SELECT value FROM effect WHERE kind = 'feedback'")
+    assert feedback
+    assert all("The score was 0.0." in row["value"] for row in feedback)
+
+
 def test_feedback_waits_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> None:
     failures = iter([True, True, False, True])
 
