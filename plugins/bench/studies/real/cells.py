@@ -154,7 +154,7 @@ def load_study_rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
     Raises:
         OSError: The rows of ``labels`` cannot be read.
     """
-    if cell.part == "labels":
+    if cell.part in ("labels", "labels-mended"):
         return load_labels(options.labels or Path(), cell.number, 24, 12, 28)
     wide = cell.has_many_rules
     sizes = {

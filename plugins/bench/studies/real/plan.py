@@ -18,6 +18,7 @@ _MENDED_WRONG_SETS = range(691, 695)
 _TODAY_SETS = range(721, 729)
 _PLAIN_SETS = range(741, 749)
 _DRAWS = range(3)
+_MENDED_DRAWS = range(3, 9)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
 _TOKENS = {
@@ -43,6 +44,7 @@ _AGGREGATORS = ("combee", "trunk")
 _SET_BY_SET = {
     "sets": (6, _SETS, _LED),
     "labels": (4, _DRAWS, _LED),
+    "labels-mended": (4, _MENDED_DRAWS, ("combee", "gepa")),
     "decide": (6, _NEW_SETS, _AGGREGATORS),
     "wrong": (6, _WRONG_SETS, _AGGREGATORS),
     "peers": (6, _NEW_SETS, ("floor", "gepa")),
@@ -59,6 +61,7 @@ PARTS = (
     "parts",
     "wide",
     "labels",
+    "labels-mended",
     "decide",
     "wrong",
     "peers",

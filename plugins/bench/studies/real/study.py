@@ -60,7 +60,7 @@ def run(options: StudyOptions) -> Iterator[Outcome]:
         if part not in PARTS:
             remedy = f"Name some of {', '.join(PARTS)}."
             raise ArgumentValueError("parts", part, "is no part of the study", remedy)
-    if "labels" in options.parts and options.labels is None:
+    if {"labels", "labels-mended"} & set(options.parts) and options.labels is None:
         remedy = "Name the folder of FiNER's rows, or leave the part out."
         raise ArgumentValueError("labels", None, "is where rows are read from", remedy)
     options.folder.mkdir(parents=True, exist_ok=True)

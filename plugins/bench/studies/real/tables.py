@@ -95,6 +95,7 @@ def tables(finished: Sequence[Finished]) -> str:
         ("24 rules, by c60443a6", _by_method(finished, 24, "many")),
         ("24 rules, mended", _by_method(finished, 24, "many", "many-again")),
         ("Labels from filings", _by_method(finished, 4, "labels")),
+        ("Labels from filings, mended", _by_method(finished, 4, "labels-mended")),
         ("The aggregator, and `dspy.GEPA` beside it", _by_method(finished, 6, "decide", "peers")),
         ("The aggregator: a fifth of the labels wrong", _by_method(finished, 6, "wrong")),
         ("`dspy.GEPA` beside code of 30 November", _by_method(finished, 6, "today")),
