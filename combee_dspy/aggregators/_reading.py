@@ -14,15 +14,13 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
-from combee_dspy.aggregators._retention import teaches
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._sources import find_sources
-from combee_dspy.aggregators._unread import find_passed_over
+from combee_dspy.aggregators._unread import find_passed_over, says_rule
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from combee_dspy.reflections import (
     estimate_record_tokens,
-    feedback_text,
     fit_reflections,
     render_records,
 )
@@ -160,12 +158,11 @@ class ShardReader:
     async def _read_again(self, reads: list[_Read]) -> list[_Read]:
         """Return what was read, mistakes again that all calls had passed over which read them.
 
-        Small models keep all of what a call reads, or nothing, or repeat themselves without end, or
-        repeat the inputs and the program's text. So they are shown feedback alone, where that
-        tells, and then half as much of it. An answer that read nothing leaves once other calls have
-        read its mistakes.
+        Small models keep all of what a call reads, or nothing, or repeat themselves without end: so
+        calls are half as long. Or they repeat the inputs and the program's text: so they are shown
+        feedback alone, where it says a rule. An answer that read nothing leaves once other calls
+        have read its mistakes.
         """
-        signature = self._signature.delete(_TEXT)
         covered: set[tuple[int, int]] = set()
         new = reads
         for turn in range(_TURNS + 1):
@@ -173,22 +170,45 @@ class ShardReader:
                 if not isinstance(read.answer, FailedCall):
                     taught = (item for item in read.items if item.index not in read.missed)
                     covered.update(map(_place, taught))
-            short = [read for read in new if read.missed]
-            left = {_place(item): item for read in short for item in read.open(covered)}
-            again = list(map(_shortened, left.values()))
-            size = max((len(read.items) for read in short), default=0)
-            if all(item is left[_place(item)] for item in again):
-                size //= 2
-            if not again or turn == _TURNS or size == 0:
+            passed_over = [read for read in new if read.missed and read.open(covered)]
+            calls = self._shorter_calls(passed_over, covered)
+            if not calls or turn == _TURNS:
                 break
-            self._passed_over += len(short)
-            chunks = (again[start : start + size] for start in range(0, len(again), size))
+            self._passed_over += len(passed_over)
             new = await _chain(
-                self._read_call(call, (-1 - turn, number), signature)
-                for number, call in enumerate(chain.from_iterable(map(self._calls, chunks)))
+                self._read_call(call, (-1 - turn, number), self._signature_for(call))
+                for number, call in enumerate(calls)
             )
             reads = reads + new
         return [read for read in reads if read.has_taught or read.open(covered)]
+
+    def _shorter_calls(
+        self, passed_over: Iterable[_Read], covered: Container[tuple[int, int]]
+    ) -> list[list[Reflection]]:
+        """Return calls for mistakes that no call has read, each shorter than the calls before."""
+        brief: dict[tuple[int, int], Reflection] = {}
+        whole: dict[tuple[int, int], Reflection] = {}
+        most_brief = most_whole = 0
+        for read in passed_over:
+            # An empty answer repeated nothing.
+            is_echo = bool(read.lessons) and not _is_brief(read.items)
+            for item in read.open(covered):
+                if is_echo and says_rule(item):
+                    most_brief = max(most_brief, len(read.items))
+                    brief[_place(item)] = _shortened(item)
+                elif len(read.items) > 1:
+                    most_whole = max(most_whole, len(read.items) // 2)
+                    whole[_place(item)] = item
+        again = {place: item for place, item in whole.items() if place not in brief}
+        calls: list[list[Reflection]] = []
+        for items, most in ((list(brief.values()), most_brief), (list(again.values()), most_whole)):
+            chunks = (items[start : start + most] for start in range(0, len(items), most or 1))
+            calls += chain.from_iterable(map(self._calls, chunks))
+        return calls
+
+    def _signature_for(self, items: Sequence[Reflection]) -> type[dspy.Signature]:
+        """Return what a call is asked: feedback alone comes without the program's text."""
+        return self._signature.delete(_TEXT) if _is_brief(items) else self._signature
 
     def _calls(self, items: list[Reflection]) -> list[list[Reflection]]:
         """Return the fewest calls that items fit; media may pass what a call takes."""
@@ -216,8 +236,8 @@ class ShardReader:
         if not self._finds_sources:
             return _Read(items, answer, [Lesson(text, _indices(items)) for text in texts], _NONE)
         lessons = find_sources(texts, items)
-        text, book = self._context.text, self._context.book
-        return _Read(items, answer, lessons, find_passed_over(items, lessons, text, book))
+        missed = find_passed_over(items, len(texts), lessons, self._context.text)
+        return _Read(items, answer, lessons, missed)
 
     def _node(self, number: int, read: _Read) -> Node:
         """Return the lessons of one call that a mistake teaches.
@@ -240,10 +260,18 @@ class ShardReader:
 
 
 def _shortened(item: Reflection) -> Reflection:
-    """Return a reflection with its feedback alone, where that tells more than a verdict."""
-    feedback = feedback_text(item)
-    is_shorter = teaches(feedback) and len(item.record) > 1
-    return replace(item, record={"Feedback": feedback}) if is_shorter else item
+    """Return a reflection with its feedback alone."""
+    record = item.record.items()
+    return replace(item, record={key: value for key, value in record if _is_feedback(key)})
+
+
+def _is_brief(items: Iterable[Reflection]) -> bool:
+    """Return whether all that items show is feedback."""
+    return all(_is_feedback(key) for item in items for key in item.record)
+
+
+def _is_feedback(key: str) -> bool:
+    return "feedback" in str(key).casefold()
 
 
 def _place(item: Reflection) -> tuple[int, int]:

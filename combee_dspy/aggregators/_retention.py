@@ -138,15 +138,16 @@ def teaches(feedback: str) -> bool:
     It does where three of its words are neither numbers nor words of a verdict. The list of verdict
     words is English; in other languages every feedback of three words counts.
     """
-    words = _own_words(feedback)
+    words = own_words(feedback)
     return sum(not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS
 
 
 def feedback_words(reflection: Reflection) -> set[str]:
     """Return the words of a feedback beyond a verdict and the inputs."""
     inputs = " ".join(texts_in(reflection.record.get("Inputs")))
-    return _own_words(feedback_text(reflection)) - set(normalised(inputs).split())
+    return own_words(feedback_text(reflection)) - set(normalised(inputs).split())
 
 
-def _own_words(feedback: str) -> set[str]:
+def own_words(feedback: str) -> set[str]:
+    """Return the words of a feedback beyond a verdict."""
     return {word for word in normalised(feedback).split() if word.isalnum()} - _VERDICT

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
-from combee_dspy.aggregators._retention import teaches
-from combee_dspy.lessons import Book
+from combee_dspy.aggregators._retention import own_words, teaches
 from combee_dspy.records import Lesson, Reflection
-from combee_dspy.reflections import feedback_text, normalised
+from combee_dspy.reflections import feedback_text, normalised, texts_in
 
 # A small model keeps all of what a call reads, or nothing. What lies between is not read again.
 _MOST = 0.75
@@ -18,11 +18,14 @@ _MOST = 0.75
 _PART, _ENOUGH = 0.4, 3
 # Share of a feedback that a line of the text must hold to say the same.
 _SAME = 0.5
+# Words of a feedback, beyond a verdict and what was answered, from which on it says a rule.
+_RULE = 6
+_DIGIT = re.compile(r"\d")
 _MOST_CHARS = 20_000
 
 
 def find_passed_over(
-    items: Sequence[Reflection], lessons: Sequence[Lesson], text: str, book: Book
+    items: Sequence[Reflection], texts: int, lessons: Sequence[Lesson], text: str
 ) -> frozenset[int]:
     """Return the mistakes that an answer passed over, by index; none where it read a quarter of
     what its call could teach, or more.
@@ -31,25 +34,30 @@ def find_passed_over(
     say already. It did where one lesson has two in five, or three, of the words that tell its
     feedback from most others in the call. Words of its inputs count for nothing, since to repeat a
     question teaches nothing. Where it did, a mistake that is a lesson's source did, too. A lesson
-    that names no case counts for nothing. An answer with two lessons for each mistake did not stop
+    that names no case counts for nothing. An answer with two texts for each mistake did not stop
     reading.
 
     Args:
         items: What the call read, in parts where a record was too long.
-        lessons: What it returned, with their sources.
+        texts: How many texts it returned.
+        lessons: The lessons in these, with their sources.
         text: The program's text.
-        book: What it serves.
     """
-    feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
+    feedback: dict[int, str] = {}
+    for item in items:
+        if not item.perfect:
+            parts = (feedback.get(item.index, ""), feedback_text(item)[:_MOST_CHARS])
+            feedback[item.index] = max(parts, key=len)
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     nothing: frozenset[int] = frozenset()
-    if len(lessons) >= 2 * max(len(teaching), 1):
+    if texts >= 2 * max(len(teaching), 1):
         return nothing
-    lessons = _with_cases(lessons, items, text, book)
+    inputs = [_words(" ".join(texts_in(item.record.get("Inputs")))) for item in items]
+    lessons = _with_cases(lessons, set().union(*inputs), text)
     written = [_words(lesson.text) for lesson in lessons]
     telling = _telling_words(teaching)
-    for item in items:
-        new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
+    for item, asked in zip(items, inputs, strict=True):
+        new = telling.get(item.index, set()) - asked
         # Feedback quotes a wrong answer, and a good lesson does not.
         if new - _words(str(item.record.get("Generated Outputs", ""))):
             telling[item.index] = new
@@ -71,22 +79,28 @@ def find_passed_over(
     return passed_over if len(passed_over) > _MOST * len(teaching) else nothing
 
 
-def _with_cases(
-    lessons: Sequence[Lesson], items: Sequence[Reflection], text: str, book: Book
-) -> list[Lesson]:
-    """Return the lessons that name a case: a small reader writes "The code is T2" of one example.
+def says_rule(item: Reflection) -> bool:
+    """Return whether feedback can be read without its example: it says more than a right answer.
 
-    Where a single word is new beside the program's own text, it is an answer without its case,
-    unless an example's inputs hold it. Lines that the book serves are not the program's own.
+    Signs of Chinese and Japanese count for nothing, since each is a word.
     """
-    served = {normalised(lesson.text) for lesson in book.lessons}
-    own = {word for line in text.splitlines() for word in _words(line, served)}
-    inputs = {word for item in items for word in _words(str(item.record.get("Inputs", "")))}
-    new = [_words(lesson.text) - own for lesson in lessons]
+    answered = _words(str(item.record.get("Generated Outputs", "")))
+    words = own_words(feedback_text(item)) - answered
+    return sum(len(word) > 1 for word in words) >= _RULE
+
+
+def _with_cases(lessons: Sequence[Lesson], inputs: Container[str], text: str) -> list[Lesson]:
+    """Return the lessons but those like "The code is T2": an answer without its case.
+
+    All that is new in it, beside the program's text, are numbers or codes that no input of an
+    example has.
+    """
+    own = _words(text)
+    new = [own_words(lesson.text) - own for lesson in lessons]
     return [
         lesson
         for lesson, words in zip(lessons, new, strict=True)
-        if len(words) > 1 or not words.isdisjoint(inputs)
+        if not words or any(word in inputs or not _DIGIT.search(word) for word in words)
     ]
 
 
@@ -107,7 +121,5 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
     }
 
 
-def _words(text: str, but: Container[str] = ()) -> set[str]:
-    """Return the words of a text; none where it is among some others."""
-    plain = normalised(text)
-    return set() if plain in but else set(plain.split())
+def _words(text: str) -> set[str]:
+    return {word for word in normalised(text).split() if any(map(str.isalnum, word))}

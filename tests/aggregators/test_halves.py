@@ -15,7 +15,7 @@ from combee_dspy.lessons import word_vectors
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World, facts, learner, mistakes
 
-PRODUCTS = ["tent", "desk", "globe", "kettle", "violin", "shovel", "wallet", "teapot"]
+PRODUCTS = ["tent", "mirror", "globe", "kettle", "violin", "shovel", "wallet", "teapot"]
 PRODUCTS += ["compass", "blanket", "printer", "jacket", "puzzle", "lamp", "candle", "drill"]
 RULES = [f"A message about the {word} goes to the desk of {word.title()}by." for word in PRODUCTS]
 # Sixteen reflections are four shards of four.
@@ -260,24 +260,53 @@ def filings():
     ]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["The code of the ledger is {code}.", "The code of the ledger is the same as of the debt."],
-    ids=["an answer without its case", "a word of many"],
-)
-def test_a_reader_that_repeats_the_programs_text_is_shown_feedback_alone(answer):
+def test_a_reader_that_repeats_the_programs_text_is_shown_feedback_alone():
     rules, items = filings()
 
     def repeating(name, inputs):
         if "current_instruction" in inputs:
-            return {"lessons": [answer.format(code=CODES[0])]}
+            return {"lessons": ["The code of the ledger is the same as of the debt and of shares."]}
         return {"lessons": rules_in(inputs)}
 
     world = World(repeating, text=TEXT)
     lessons = world.run(SCAN, items)
-    again = [call for call in world.calls if call.place[2] < 0]
+    again = read_again_in(world)
     assert again and all(record.keys() == {"Feedback"} for call in again for record in call.records)
     assert texts(lessons) == sorted(rules)
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"), [("The code of the ledger is {}.", 2), ("{} is the code of a debt.", 0)]
+)
+def test_an_answer_without_its_case_is_no_lesson(answer, count):
+    # Two telling words each, one of them the code.
+    items = [
+        Reflection(place, {"Inputs": {}, "Feedback": f"Wrong: got Z1. {case} needs code {code}"})
+        for place, (case, code) in enumerate([("Debt", "T2"), ("Stock", "B7")])
+    ]
+    world = World(lambda name, inputs: {"lessons": [answer.format("T2")]}, text=TEXT)
+    world.run(SCAN, items)
+    assert len(read_again_in(world)) == count
+
+
+def test_an_empty_answer_repeated_nothing_and_its_examples_stay_whole():
+    _, items = filings()
+    world = World(reader(0), text=TEXT)
+    world.run(SCAN, items)
+    again = read_again_in(world)
+    assert again and all("current_instruction" in call.inputs for call in again)
+    assert all("Inputs" in record for call in again for record in call.records)
+
+
+def test_many_sentences_of_one_text_that_say_nothing_passed_over_their_examples():
+    rambling = "Read it. Find the item. Choose well. Be exact. Check names. Do not guess. Go. On."
+    world = World(lambda name, inputs: {"lessons": [rambling]})
+    world.run(SCAN, reflections())
+    assert read_again_in(world)
+
+
+def read_again_in(world):
+    return [call for call in world.calls if call.place[2] < 0]
 
 
 def test_a_mere_verdict_is_read_again_with_its_example():
@@ -285,14 +314,20 @@ def test_a_mere_verdict_is_read_again_with_its_example():
     items = [replace(item, record={**item.record, "Feedback": "Wrong."}) for item in items]
     world = World(lambda name, inputs: UNREADABLE, text=TEXT)
     world.run(SCAN, items)
-    again = [call for call in world.calls if call.place[2] < 0]
+    again = read_again_in(world)
     assert again and all("Inputs" in record for call in again for record in call.records)
 
 
 def test_a_rule_in_few_words_of_its_own_has_read_its_example():
-    _, items = filings()
+    rules, items = filings()
     short = ["Interest of debt: T2", "Borrowed at most: B7", "Diluted shares: K4", "Stock: F3"]
-    world = World(lambda name, inputs: {"lessons": short}, text=TEXT)
+    own = dict(zip([f"Wrong. {rule}" for rule in rules], short, strict=True))
+    world = World(
+        lambda name, inputs: {
+            "lessons": [own[record["Feedback"]] for record in inputs["examples_with_feedback"]]
+        },
+        text=TEXT,
+    )
     world.run(SCAN, items)
     assert not read_again(world)
 
