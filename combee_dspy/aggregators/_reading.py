@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, starmap
 
 import dspy
 
@@ -16,7 +16,13 @@ from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._sources import find_sources
-from combee_dspy.aggregators._unread import find_passed_over, says_rule
+from combee_dspy.aggregators._unread import (
+    example_part,
+    find_passed_over,
+    is_brief,
+    says_rule,
+    shorten,
+)
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from combee_dspy.reflections import (
@@ -32,7 +38,6 @@ _TURNS = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
 _TEXT = "current_instruction"
-_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,13 @@ class _Read:
     @property
     def has_taught(self) -> bool:
         """Whether the answer passed over fewer mistakes than all."""
-        return any(not item.perfect and item.index not in self.missed for item in self.items)
+        return bool(_mistakes(self.items) - self.missed)
 
     def open(self, covered: Container[tuple[int, int]]) -> list[Reflection]:
         """Return the mistakes that no call has read."""
-        return [item for item in self.items if not item.perfect and _place(item) not in covered]
+        return [
+            item for item in self.items if not item.perfect and example_part(item) not in covered
+        ]
 
 
 class ShardReader:
@@ -122,8 +129,7 @@ class ShardReader:
             more = f"; and {len(cuts) - _NAMED} more" if len(cuts) > _NAMED else ""
             self._warn("; ".join(cuts[:_NAMED]) + more)
         if reads:
-            level = [self._node(number, read) for number, read in enumerate(reads)]
-            self._scan.levels.append(level)
+            self._scan.levels.append(list(starmap(self._node, enumerate(reads))))
         if self._too_long:
             self._warn(
                 f"{self._too_long} calls were longer than the model takes, and read in halves."
@@ -168,8 +174,7 @@ class ShardReader:
         for turn in range(_TURNS + 1):
             for read in new:
                 if not isinstance(read.answer, FailedCall):
-                    taught = (item for item in read.items if item.index not in read.missed)
-                    covered.update(map(_place, taught))
+                    covered |= {example_part(i) for i in read.items if i.index not in read.missed}
             passed_over = [read for read in new if read.missed and read.open(covered)]
             calls = self._shorter_calls(passed_over, covered)
             if not calls or turn == _TURNS:
@@ -191,14 +196,14 @@ class ShardReader:
         most_brief = most_whole = 0
         for read in passed_over:
             # An empty answer repeated nothing.
-            is_echo = bool(read.lessons) and not _is_brief(read.items)
+            is_echo = bool(read.lessons) and not is_brief(read.items)
             for item in read.open(covered):
                 if is_echo and says_rule(item):
                     most_brief = max(most_brief, len(read.items))
-                    brief[_place(item)] = _shortened(item)
+                    brief[example_part(item)] = shorten(item)
                 elif len(read.items) > 1:
                     most_whole = max(most_whole, len(read.items) // 2)
-                    whole[_place(item)] = item
+                    whole[example_part(item)] = item
         again = {place: item for place, item in whole.items() if place not in brief}
         calls: list[list[Reflection]] = []
         for items, most in ((list(brief.values()), most_brief), (list(again.values()), most_whole)):
@@ -208,7 +213,7 @@ class ShardReader:
 
     def _signature_for(self, items: Sequence[Reflection]) -> type[dspy.Signature]:
         """Return what a call is asked: feedback alone comes without the program's text."""
-        return self._signature.delete(_TEXT) if _is_brief(items) else self._signature
+        return self._signature.delete(_TEXT) if is_brief(items) else self._signature
 
     def _calls(self, items: list[Reflection]) -> list[list[Reflection]]:
         """Return the fewest calls that items fit; media may pass what a call takes."""
@@ -230,11 +235,12 @@ class ShardReader:
     def _look_into(self, items: list[Reflection], answer: dspy.Prediction | FailedCall) -> _Read:
         """Return an answer with what teaches each of its lessons, and what it passed over."""
         if isinstance(answer, FailedCall):
-            mistakes = frozenset(item.index for item in items if not item.perfect)
-            return _Read(items, answer, [], mistakes if answer.unparsed else frozenset())
+            return _Read(items, answer, [], _mistakes(items) if answer.unparsed else frozenset())
         texts = parse_lessons(answer.get("lessons"), self._most)[0]
         if not self._finds_sources:
-            return _Read(items, answer, [Lesson(text, _indices(items)) for text in texts], _NONE)
+            return _Read(
+                items, answer, [Lesson(text, _indices(items)) for text in texts], frozenset()
+            )
         lessons = find_sources(texts, items)
         missed = find_passed_over(items, len(texts), lessons, self._context.text)
         return _Read(items, answer, lessons, missed)
@@ -245,7 +251,7 @@ class ShardReader:
         A lesson that comes from right answers alone changes what works.
         """
         _, failed = self._scan.texts_in(number, read.answer, self._most)
-        mistakes = {item.index for item in read.items if not item.perfect}
+        mistakes = _mistakes(read.items)
         lessons: list[Lesson] = []
         refused: list[Lesson] = []
         for lesson in read.lessons:
@@ -259,23 +265,8 @@ class ShardReader:
         self._context.emit(WarningRaised(text))
 
 
-def _shortened(item: Reflection) -> Reflection:
-    """Return a reflection with its feedback alone."""
-    record = item.record.items()
-    return replace(item, record={key: value for key, value in record if _is_feedback(key)})
-
-
-def _is_brief(items: Iterable[Reflection]) -> bool:
-    """Return whether all that items show is feedback."""
-    return all(_is_feedback(key) for item in items for key in item.record)
-
-
-def _is_feedback(key: str) -> bool:
-    return "feedback" in str(key).casefold()
-
-
-def _place(item: Reflection) -> tuple[int, int]:
-    return item.index, item.part
+def _mistakes(items: Iterable[Reflection]) -> frozenset[int]:
+    return frozenset(item.index for item in items if not item.perfect)
 
 
 def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._retention import own_words, teaches
@@ -56,8 +57,8 @@ def find_passed_over(
     lessons = _with_cases(lessons, set().union(*inputs), text)
     written = [_words(lesson.text) for lesson in lessons]
     telling = _telling_words(teaching)
-    for item, asked in zip(items, inputs, strict=True):
-        new = telling.get(item.index, set()) - asked
+    for item, own_inputs in zip(items, inputs, strict=True):
+        new = telling.get(item.index, set()) - own_inputs
         # Feedback quotes a wrong answer, and a good lesson does not.
         if new - _words(str(item.record.get("Generated Outputs", ""))):
             telling[item.index] = new
@@ -87,6 +88,26 @@ def says_rule(item: Reflection) -> bool:
     answered = _words(str(item.record.get("Generated Outputs", "")))
     words = own_words(feedback_text(item)) - answered
     return sum(len(word) > 1 for word in words) >= _RULE
+
+
+def example_part(item: Reflection) -> tuple[int, int]:
+    """Return what tells an example, or a part of it, from others in an update."""
+    return item.index, item.part
+
+
+def shorten(item: Reflection) -> Reflection:
+    """Return a reflection with its feedback alone."""
+    record = item.record.items()
+    return replace(item, record={key: value for key, value in record if _is_feedback(key)})
+
+
+def is_brief(items: Sequence[Reflection]) -> bool:
+    """Return whether all that items show is feedback."""
+    return all(_is_feedback(key) for item in items for key in item.record)
+
+
+def _is_feedback(key: str) -> bool:
+    return "feedback" in str(key).casefold()
 
 
 def _with_cases(lessons: Sequence[Lesson], inputs: Container[str], text: str) -> list[Lesson]:
