@@ -9,7 +9,7 @@
 | ``_base``, ``_dealing`` | the contract; shards of reflections, runs that fit a call |
 | ``_scan``, ``_reading`` | levels of nodes; level 1, which reads the shards |
 | ``_prompts`` | what calls are asked |
-| ``_lessons``, ``_sources``, ``_unread`` | reading an answer |
+| ``_lessons``, ``_sources``, ``_unread``, ``_again`` | reading an answer |
 | ``_draft``, ``_comparing``, ``_rulings`` | relations between lessons, as edits of a book |
 | ``_retention``, ``_coverage`` | which reflections a result covers, for the report |
 """

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from itertools import chain, starmap
 
 import dspy
 
+from combee_dspy.aggregators._again import Read, shorten_calls, shows_feedback_alone
 from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._sources import find_sources
-from combee_dspy.aggregators._unread import (
-    example_part,
-    find_passed_over,
-    is_brief,
-    says_rule,
-    shorten,
-)
+from combee_dspy.aggregators._unread import find_passed_over
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
-from combee_dspy.reflections import (
-    estimate_record_tokens,
-    fit_reflections,
-    render_records,
-)
+from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
@@ -38,34 +28,6 @@ _TURNS = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
 _TEXT = "current_instruction"
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What one call read, and what came of it.
-
-    Attributes:
-        items: What it read.
-        answer: What the reader answered.
-        lessons: What the answer holds, each with the reflections that teach it.
-        missed: Mistakes that the answer passed over, by index.
-    """
-
-    items: list[Reflection]
-    answer: dspy.Prediction | FailedCall
-    lessons: list[Lesson]
-    missed: frozenset[int]
-
-    @property
-    def has_taught(self) -> bool:
-        """Whether the answer passed over fewer mistakes than all."""
-        return bool(_mistakes(self.items) - self.missed)
-
-    def open(self, covered: Container[tuple[int, int]]) -> list[Reflection]:
-        """Return the mistakes that no call has read."""
-        return [
-            item for item in self.items if not item.perfect and example_part(item) not in covered
-        ]
 
 
 class ShardReader:
@@ -107,7 +69,7 @@ class ShardReader:
         notes: defaultdict[int, list[str]] = defaultdict(list)
         share = self._scan.room // _SHARE
 
-        async def read_shard(number: int, positions: Sequence[int]) -> list[_Read]:
+        async def read_shard(number: int, positions: Sequence[int]) -> list[Read]:
             ready = await arrived(reflections[position] for position in positions)
             for position, reflection in zip(positions, ready, strict=True):
                 if position not in fitted:
@@ -143,7 +105,7 @@ class ShardReader:
 
     async def _read_call(
         self, items: list[Reflection], place: tuple[int, ...], signature: type[dspy.Signature]
-    ) -> list[_Read]:
+    ) -> list[Read]:
         """Read reflections by one call, or by its halves where the model finds it too long."""
         answer = await self._ask(items, place, signature)
         parts = items  # tokens are estimated here
@@ -161,59 +123,31 @@ class ShardReader:
         # Long records take long, in which nothing else could run.
         return [await asyncio.to_thread(self._look_into, items, answer)]
 
-    async def _read_again(self, reads: list[_Read]) -> list[_Read]:
+    async def _read_again(self, reads: list[Read]) -> list[Read]:
         """Return what was read, mistakes again that all calls had passed over which read them.
 
-        Small models keep all of what a call reads, or nothing, or repeat themselves without end: so
-        calls are half as long. Or they repeat the inputs and the program's text: so they are shown
-        feedback alone, where it says a rule. An answer that read nothing leaves once other calls
-        have read its mistakes.
+        An answer that read nothing leaves once other calls have read its mistakes.
         """
         covered: set[tuple[int, int]] = set()
         new = reads
         for turn in range(_TURNS + 1):
-            for read in new:
-                if not isinstance(read.answer, FailedCall):
-                    covered |= {example_part(i) for i in read.items if i.index not in read.missed}
-            passed_over = [read for read in new if read.missed and read.open(covered)]
-            calls = self._shorter_calls(passed_over, covered)
-            if not calls or turn == _TURNS:
+            covered = covered.union(*(read.covered for read in new))
+            passed_over = [read for read in new if read.missed and read.unread(covered)]
+            shorter = shorten_calls(passed_over, covered)
+            if not shorter or turn == _TURNS:
                 break
             self._passed_over += len(passed_over)
+            calls = chain.from_iterable(map(self._calls, shorter))
             new = await _chain(
                 self._read_call(call, (-1 - turn, number), self._signature_for(call))
                 for number, call in enumerate(calls)
             )
             reads = reads + new
-        return [read for read in reads if read.has_taught or read.open(covered)]
+        return [read for read in reads if read.has_news(covered)]
 
-    def _shorter_calls(
-        self, passed_over: Iterable[_Read], covered: Container[tuple[int, int]]
-    ) -> list[list[Reflection]]:
-        """Return calls for mistakes that no call has read, each shorter than the calls before."""
-        brief: dict[tuple[int, int], Reflection] = {}
-        whole: dict[tuple[int, int], Reflection] = {}
-        most_brief = most_whole = 0
-        for read in passed_over:
-            # An empty answer repeated nothing.
-            is_echo = bool(read.lessons) and not is_brief(read.items)
-            for item in read.open(covered):
-                if is_echo and says_rule(item):
-                    most_brief = max(most_brief, len(read.items))
-                    brief[example_part(item)] = shorten(item)
-                elif len(read.items) > 1:
-                    most_whole = max(most_whole, len(read.items) // 2)
-                    whole[example_part(item)] = item
-        again = {place: item for place, item in whole.items() if place not in brief}
-        calls: list[list[Reflection]] = []
-        for items, most in ((list(brief.values()), most_brief), (list(again.values()), most_whole)):
-            chunks = (items[start : start + most] for start in range(0, len(items), most or 1))
-            calls += chain.from_iterable(map(self._calls, chunks))
-        return calls
-
-    def _signature_for(self, items: Sequence[Reflection]) -> type[dspy.Signature]:
+    def _signature_for(self, items: Iterable[Reflection]) -> type[dspy.Signature]:
         """Return what a call is asked: feedback alone comes without the program's text."""
-        return self._signature.delete(_TEXT) if is_brief(items) else self._signature
+        return self._signature.delete(_TEXT) if shows_feedback_alone(items) else self._signature
 
     def _calls(self, items: list[Reflection]) -> list[list[Reflection]]:
         """Return the fewest calls that items fit; media may pass what a call takes."""
@@ -232,20 +166,20 @@ class ShardReader:
             inputs[_TEXT] = self._context.text
         return await self._context.ask(signature, inputs, "read", *place)
 
-    def _look_into(self, items: list[Reflection], answer: dspy.Prediction | FailedCall) -> _Read:
+    def _look_into(self, items: list[Reflection], answer: dspy.Prediction | FailedCall) -> Read:
         """Return an answer with what teaches each of its lessons, and what it passed over."""
         if isinstance(answer, FailedCall):
-            return _Read(items, answer, [], _mistakes(items) if answer.unparsed else frozenset())
+            return Read(items, answer, [], _mistakes(items) if answer.unparsed else frozenset())
         texts = parse_lessons(answer.get("lessons"), self._most)[0]
         if not self._finds_sources:
-            return _Read(
+            return Read(
                 items, answer, [Lesson(text, _indices(items)) for text in texts], frozenset()
             )
         lessons = find_sources(texts, items)
         missed = find_passed_over(items, len(texts), lessons, self._context.text)
-        return _Read(items, answer, lessons, missed)
+        return Read(items, answer, lessons, missed)
 
-    def _node(self, number: int, read: _Read) -> Node:
+    def _node(self, number: int, read: Read) -> Node:
         """Return the lessons of one call that a mistake teaches.
 
         A lesson that comes from right answers alone changes what works.
@@ -273,5 +207,5 @@ def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:
     return tuple(sorted({item.index for item in items}))
 
 
-async def _chain(reads: Iterable[Coroutine[object, object, list[_Read]]]) -> list[_Read]:
+async def _chain(reads: Iterable[Coroutine[object, object, list[Read]]]) -> list[Read]:
     return list(chain.from_iterable(await together(reads)))

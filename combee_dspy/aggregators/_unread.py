@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._retention import own_words, teaches
@@ -19,8 +18,6 @@ _MOST = 0.75
 _PART, _ENOUGH = 0.4, 3
 # Share of a feedback that a line of the text must hold to say the same.
 _SAME = 0.5
-# Words of a feedback, beyond a verdict and what was answered, from which on it says a rule.
-_RULE = 6
 _DIGIT = re.compile(r"\d")
 _MOST_CHARS = 20_000
 
@@ -78,36 +75,6 @@ def find_passed_over(
         index for index, share in zip(left, in_text.tolist(), strict=True) if share < _SAME
     )
     return passed_over if len(passed_over) > _MOST * len(teaching) else nothing
-
-
-def says_rule(item: Reflection) -> bool:
-    """Return whether feedback can be read without its example: it says more than a right answer.
-
-    Signs of Chinese and Japanese count for nothing, since each is a word.
-    """
-    answered = _words(str(item.record.get("Generated Outputs", "")))
-    words = own_words(feedback_text(item)) - answered
-    return sum(len(word) > 1 for word in words) >= _RULE
-
-
-def example_part(item: Reflection) -> tuple[int, int]:
-    """Return what tells an example, or a part of it, from others in an update."""
-    return item.index, item.part
-
-
-def shorten(item: Reflection) -> Reflection:
-    """Return a reflection with its feedback alone."""
-    record = item.record.items()
-    return replace(item, record={key: value for key, value in record if _is_feedback(key)})
-
-
-def is_brief(items: Sequence[Reflection]) -> bool:
-    """Return whether all that items show is feedback."""
-    return all(_is_feedback(key) for item in items for key in item.record)
-
-
-def _is_feedback(key: str) -> bool:
-    return "feedback" in str(key).casefold()
 
 
 def _with_cases(lessons: Sequence[Lesson], inputs: Container[str], text: str) -> list[Lesson]:

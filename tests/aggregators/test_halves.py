@@ -309,6 +309,29 @@ def read_again_in(world):
     return [call for call in world.calls if call.place[2] < 0]
 
 
+@pytest.mark.parametrize("silent", [[], ["Take care of what stands here and there."]])
+def test_no_request_is_made_twice(silent):
+    # Shards of four, three and three: the last call of a turn would be as short as one before.
+    items = [
+        replace(item, record={"Inputs": {"message": "Late."}, **item.record})
+        for item in reflections()[:10]
+    ]
+    world = World(lambda name, inputs: {"lessons": silent})
+    world.run(SCAN, items)
+    requests = [repr(sorted(call.inputs.items(), key=str)) for call in world.calls]
+    assert len(requests) == len(set(requests)) > len(SCAN.shards(10, world.context))
+
+
+def test_the_parts_of_a_record_do_not_become_the_same_feedback():
+    _, (first, second, *_) = filings()
+    long = {**first.record, "Inputs": {"sentence": "and so on " * 3_000}}
+    world = World(lambda name, inputs: {"lessons": ["Take care of what stands here."]})
+    scan = ReferenceScan(copies=1, levels=0, max_call_tokens=8_000)
+    world.run(scan, [replace(first, record=long), second])
+    shown = [tuple(rules_in(call.inputs)) for call in read_again_in(world)]
+    assert shown and all(len(set(rules)) == len(rules) for rules in shown if len(rules) > 1)
+
+
 def test_a_mere_verdict_is_read_again_with_its_example():
     _, items = filings()
     items = [replace(item, record={**item.record, "Feedback": "Wrong."}) for item in items]
